@@ -190,6 +190,8 @@ def matmul(a, b, *extras, attrs):
     a = summed(a, attrs)
     if attrs["activation_group"]:
         a = rounded_in_groups(a, attrs["activation_group"])
+    if attrs["activation_dtype"]:
+        a = a.float().to(getattr(torch, attrs["activation_dtype"])).to(a.dtype)
     b = b.to(a.dtype)
     y = a @ (b.transpose(-1, -2) if attrs["transpose_b"] else b)
     if attrs["alpha"] != 1:

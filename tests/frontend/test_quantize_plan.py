@@ -340,6 +340,39 @@ def test_every_instruction_gives_grouped_activations_the_same_bits(scheme, rows)
     assert len(found) == bool(levels)
 
 
+def test_every_instruction_gives_bfloat16_activations_the_same_bits():
+    """torch's product of the same numbers is the reference."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(128, 58), nn.ReLU(), nn.Linear(58, 40)).eval()
+    x = torch.randn(13, 128)
+    plan = taper_frontend.export(module, (x,), quantize="bfloat16_rounded")
+    assert [node.attrs["activation_dtype"] for node in plan.nodes] == ["bfloat16"] * 2
+    assert {layer["arithmetic"] for layer in layers(plan).values()} == {
+        "bfloat16 x activations rounded to bfloat16, float32 sums"
+    }
+    want = x
+    with torch.no_grad():
+        for i in (0, 2):
+            exact = (want.bfloat16().double() @ module[i].weight.bfloat16().double().T).float()
+            want = torch.relu(exact + module[i].bias) if i == 0 else exact + module[i].bias
+    found = set()
+    for isa in _kernels.available_isas():
+        for name in ("f32_matmul", "f32_matmul_bf16"):
+            options = taper_runtime.SessionOptions()
+            options.isa, options.kernels = isa, {"MATMUL": name}
+            try:
+                session = taper_runtime.InferenceSession(plan, options)
+            except (taper_runtime.InputError, taper_runtime.UnsupportedOpError):
+                assert name != "f32_matmul"  # neither the level nor the CPU has the other
+                continue
+            (got,) = session.run(None, {session.plan.inputs[0]: x.numpy()})
+            np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
+            found.add(got.tobytes())
+    assert len(found) == 1
+    with pytest.raises(ExportError, match="for a module, got 'rounded'"):
+        taper_frontend.quantize(module, "bfloat16_rounded")
+
+
 def test_grouped_activations_are_those_of_a_plan():
     with pytest.raises(ExportError, match="for a module, got 'grouped'"):
         taper_frontend.quantize(nn.Linear(32, 16).eval(), "int4_grouped")

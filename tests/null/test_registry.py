@@ -409,6 +409,8 @@ def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
         ("MATMUL", [(2, 6), (6, 4)], "whole groups of 4 activations", {"activation_group": 4}),
         ("MATMUL", [(2, 6), (6, 4)], "whole groups of -2 activations", {"activation_group": -2}),
         ("MATMUL", [("int64", (3,)), ("int64", (3,))], "float32 acti", {"activation_group": 3}),
+        ("MATMUL", [(2, 6), (6, 4)], "'' or 'bfloat16', got int8", {"activation_dtype": "int8"}),
+        ("MATMUL", [(2, 6), (6, 4)], "beside bfloat16", {"activation_dtype": "bfloat16"}),
         (
             "MATMUL",
             [("int8", (2, 3)), ("uint8", (3, 4))],

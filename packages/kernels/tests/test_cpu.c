@@ -29,30 +29,32 @@ static void check_levels(const char *cpu, taper_cpuid id, bool baseline, bool av
 
 static void cpus(void) {
     const uint32_t leaf7 = V4_LEAF7;
-    check_levels("no SSE4.2", (taper_cpuid){bit_SSSE3 | bit_SSE4_1, 0, 0, 0, 0}, false, false,
+    check_levels("no SSE4.2", (taper_cpuid){bit_SSSE3 | bit_SSE4_1, 0, 0, 0, 0, 0}, false, false,
                  false);
-    check_levels("no AVX", (taper_cpuid){V2, 0, 0, 0, 0}, true, false, false);
-    check_levels("AVX without AVX2", (taper_cpuid){V2 | bit_OSXSAVE | bit_AVX, 0, YMM_STATE, 0, 0},
-                 true, false, false);
-    check_levels("AVX2", (taper_cpuid){V3, V3_LEAF7, YMM_STATE, 0, 0}, true, true, false);
+    check_levels("no AVX", (taper_cpuid){V2, 0, 0, 0, 0, 0}, true, false, false);
+    check_levels("AVX without AVX2",
+                 (taper_cpuid){V2 | bit_OSXSAVE | bit_AVX, 0, YMM_STATE, 0, 0, 0}, true, false,
+                 false);
+    check_levels("AVX2", (taper_cpuid){V3, V3_LEAF7, YMM_STATE, 0, 0, 0}, true, true, false);
     check_levels("AVX-512F and CD only",
-                 (taper_cpuid){V3, V3_LEAF7 | bit_AVX512F | bit_AVX512CD, ZMM_STATE, 0, 0}, true,
+                 (taper_cpuid){V3, V3_LEAF7 | bit_AVX512F | bit_AVX512CD, ZMM_STATE, 0, 0, 0}, true,
                  true, false);
-    check_levels("AVX-512", (taper_cpuid){V3, leaf7, ZMM_STATE, 0, 0}, true, true, true);
-    check_levels("no register read", (taper_cpuid){0, 0, 0, 0, 0}, false, false, false);
+    check_levels("AVX-512", (taper_cpuid){V3, leaf7, ZMM_STATE, 0, 0, 0}, true, true, true);
+    check_levels("no register read", (taper_cpuid){0, 0, 0, 0, 0, 0}, false, false, false);
 }
 
 /* The CPU has the registers, but the OS does not save them. */
 static void operating_systems(void) {
     const uint32_t leaf7 = V4_LEAF7;
-    check_levels("OSXSAVE clear", (taper_cpuid){V3 & ~bit_OSXSAVE, leaf7, 0, 0, 0}, true, false,
+    check_levels("OSXSAVE clear", (taper_cpuid){V3 & ~bit_OSXSAVE, leaf7, 0, 0, 0, 0}, true, false,
                  false);
-    check_levels("SSE state only", (taper_cpuid){V3, leaf7, SSE_STATE, 0, 0}, true, false, false);
-    check_levels("no ZMM state", (taper_cpuid){V3, leaf7, YMM_STATE, 0, 0}, true, true, false);
+    check_levels("SSE state only", (taper_cpuid){V3, leaf7, SSE_STATE, 0, 0, 0}, true, false,
+                 false);
+    check_levels("no ZMM state", (taper_cpuid){V3, leaf7, YMM_STATE, 0, 0, 0}, true, true, false);
     for (uint64_t bit = 0x20; bit <= 0x80; bit *= 2)
-        check_levels("part of the ZMM state", (taper_cpuid){V3, leaf7, ZMM_STATE & ~bit, 0, 0},
+        check_levels("part of the ZMM state", (taper_cpuid){V3, leaf7, ZMM_STATE & ~bit, 0, 0, 0},
                      true, true, false);
-    check_levels("ZMM but no YMM state", (taper_cpuid){V3, leaf7, ZMM_STATE & ~0x4u, 0, 0}, true,
+    check_levels("ZMM but no YMM state", (taper_cpuid){V3, leaf7, ZMM_STATE & ~0x4u, 0, 0, 0}, true,
                  false, false);
 }
 
@@ -63,19 +65,19 @@ static void every_bit_counts(void) {
     static const uint32_t v4_leaf7[] = {bit_AVX512F, bit_AVX512BW, bit_AVX512DQ, bit_AVX512VL,
                                         bit_AVX512CD};
     for (size_t i = 0; i < sizeof v3 / sizeof v3[0]; i++)
-        check_levels("v3", (taper_cpuid){V3 & ~v3[i], V4_LEAF7, ZMM_STATE, 0, 0}, true, false,
+        check_levels("v3", (taper_cpuid){V3 & ~v3[i], V4_LEAF7, ZMM_STATE, 0, 0, 0}, true, false,
                      false);
     for (size_t i = 0; i < sizeof v3_leaf7 / sizeof v3_leaf7[0]; i++)
-        check_levels("v3", (taper_cpuid){V3, V4_LEAF7 & ~v3_leaf7[i], ZMM_STATE, 0, 0}, true, false,
-                     false);
+        check_levels("v3", (taper_cpuid){V3, V4_LEAF7 & ~v3_leaf7[i], ZMM_STATE, 0, 0, 0}, true,
+                     false, false);
     for (size_t i = 0; i < sizeof v4_leaf7 / sizeof v4_leaf7[0]; i++)
-        check_levels("v4", (taper_cpuid){V3, V4_LEAF7 & ~v4_leaf7[i], ZMM_STATE, 0, 0}, true, true,
-                     false);
+        check_levels("v4", (taper_cpuid){V3, V4_LEAF7 & ~v4_leaf7[i], ZMM_STATE, 0, 0, 0}, true,
+                     true, false);
 }
 
 /* An addition to AVX-512, with a register of its own. */
 static void vnni(void) {
-    taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE, 0, 0};
+    taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE, 0, 0, 0};
     CHECK(!has(&id, "avx512_vnni"), "AVX-512 without VNNI");
     id.leaf7_ecx = bit_AVX512VNNI;
     CHECK(has(&id, "avx512_vnni"), "AVX-512 with VNNI");
@@ -85,10 +87,20 @@ static void vnni(void) {
     CHECK(!has(&id, "avx512_vnni"), "VNNI without ZMM state");
 }
 
+/* A register of a leaf's second part. */
+static void bf16(void) {
+    taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE, 0, 0, 0};
+    CHECK(!has(&id, "avx512_bf16"), "AVX-512 without bfloat16");
+    id.leaf7_1_eax = 1 << 5;
+    CHECK(has(&id, "avx512_bf16") && !has(&id, "avx512_vnni"), "AVX-512 with bfloat16");
+    id.xcr0 = YMM_STATE;
+    CHECK(!has(&id, "avx512_bf16"), "bfloat16 without ZMM state");
+}
+
 /* Tiles have a state of their own, which the system gives apart. */
 static void amx(void) {
     enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, TILE_STATE = 0x60000 };
-    taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE | TILE_STATE, bit_AVX512VNNI, AMX_TILE | AMX_INT8};
+    taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE | TILE_STATE, bit_AVX512VNNI, AMX_TILE | AMX_INT8, 0};
     CHECK(has(&id, "avx512_vnni amx_int8"), "all of it");
     id.leaf7_edx = AMX_TILE;
     CHECK(!has(&id, "amx_int8"), "tiles without products of bytes");
@@ -142,6 +154,7 @@ int main(int argc, char **argv) {
         {"operating_systems", operating_systems},
         {"every_bit_counts", every_bit_counts},
         {"vnni", vnni},
+        {"bf16", bf16},
         {"amx", amx},
 #endif
     };

@@ -315,6 +315,85 @@ static void rounded_unsupported(void) {
     }
 }
 
+/* ---- activations that are rounded to bfloat16 ---- */
+
+static float rounded_to_bfloat16(float x) {
+    int exponent;
+    const double mantissa = frexp(x, &exponent);
+    return (float)ldexp(nearbyint(ldexp(mantissa, 8)), exponent - 8);
+}
+
+/* Gives the bits of the float32 product of the same numbers, for each number of rows. */
+static void check_halves(product p, const narrow *kind, const int64_t *rows, int n_rows) {
+    p.packed = true;
+    tensors t = make(&p), rounded = make(&p);
+    const taper_tensor plain = t.inputs[1], b = narrow_weight(&t, kind, p.b.layout == MISALIGNED);
+    const taper_tensor *a = &t.inputs[0], *to = &rounded.inputs[0];
+    for (int64_t r = 0; r < a->shape[0]; r++)
+        for (int64_t i = 0; i < a->shape[1]; i++) {
+            float *x = (float *)a->data + r * a->strides[0] + i * a->strides[1];
+            *x = (float)check_int(-(1 << 20), 1 << 20) * 0x1p-18f;
+            *((float *)to->data + r * to->strides[0] + i * to->strides[1]) =
+                rounded_to_bfloat16(*x);
+        }
+    const taper_tensor given = *a;
+    const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
+    float *want = check_alloc(bytes, 0);
+    for (int i = 0; i < n_rows; i++) {
+        t.inputs[0] = *to;
+        t.inputs[1] = plain;
+        take_rows(&t, &p, rows[i]);
+        t.attrs.activation_dtype = "";
+        CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+        memcpy(want, t.output.data, bytes);
+        memset(t.output.data, 0xff, bytes);
+        t.inputs[0] = given;
+        t.inputs[1] = b;
+        take_rows(&t, &p, rows[i]);
+        t.attrs.activation_dtype = "bfloat16";
+        check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
+        const size_t written = bytes / (size_t)p.a.dims[0] * (size_t)rows[i];
+        CHECK(memcmp(want, t.output.data, written) == 0,
+              "%lld rows, %lld columns, sums of %lld: other bits", (long long)rows[i],
+              (long long)p.b.dims[1], (long long)p.b.dims[0]);
+    }
+    check_free(want);
+    release(&rounded);
+    release(&t);
+}
+
+static void halves(void) {
+    static const int64_t ms[] = {1, 2, 6, 7, 40, 300}, ks[] = {0, 1, 2, 63, 64, 2176, 4098};
+    const narrow *const bf16 = &narrows[1];
+    for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
+        product p = matrices(300, 333, ks[k]);
+        p.b.layout = k % 2 ? MISALIGNED : ROWS;
+        check_halves(p, bf16, ms, sizeof ms / sizeof *ms);
+        p.a.layout = COLUMNS;
+        p.alpha = -0.37;
+        p.epilogue = k % 2 ? &head : &chain;
+        p.n_extras = 2;
+        p.extras[0] = (operand){1, {333}, ROWS};
+        p.extras[1] = (operand){2, {300, 333}, ROWS};
+        check_halves(p, bf16, ms, sizeof ms / sizeof *ms);
+    }
+    for (int64_t m = 1; m <= 17; m++)
+        for (int64_t n = 1; n <= 130; n += 13)
+            check_halves(matrices(m, n, 2 * (m + n) % 70), bf16, &m, 1);
+    for (int i = 0; i < NARROWS; i++) {
+        product p = matrices(4, 20, 64);
+        p.packed = true;
+        tensors t = make(&p);
+        t.attrs.activation_dtype = "bfloat16";
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "a weight of float32");
+        t.inputs[1] = narrow_weight(&t, &narrows[i], false);
+        CHECK((run(&t, &p, 1) == TAPER_OK) == (&narrows[i] == bf16), "%s", narrows[i].name);
+        t.attrs.activation_dtype = "float16";
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "rounded to float16");
+        release(&t);
+    }
+}
+
 static void unsupported(void) {
     for (int i = 0; i < NARROWS; i++) {
         if (!narrows[i].bits)
@@ -364,8 +443,11 @@ static void bench_narrow(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"every_format", every_format},     {"rounded", rounded},
-        {"rounded_values", rounded_values}, {"rounded_unsupported", rounded_unsupported},
+        {"every_format", every_format},
+        {"rounded", rounded},
+        {"rounded_values", rounded_values},
+        {"rounded_unsupported", rounded_unsupported},
+        {"halves", halves},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {

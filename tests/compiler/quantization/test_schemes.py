@@ -70,6 +70,7 @@ def test_offsets_are_for_whole_groups_of_groups():
         ({"layers": {"a": "int9"}}, "scheme: expected"),
         ({"weights": "int2.8"}, "of int2 from 16 on"),
         ({"weights": "int4", "activations": "dynamic"}, "weights: expected 'int8' beside"),
+        ({"weights": "float16", "activations": "rounded"}, "weights: expected 'bfloat16' beside"),
     ],
 )
 def test_mistakes_are_named(given, message):
@@ -80,6 +81,7 @@ def test_mistakes_are_named(given, message):
 def test_presets_are_options():
     assert read_quantization("int4_grouped") == QuantizationConfig("int4", activations="grouped")
     assert not read_quantization("int8_grouped").needs_module
+    assert not read_quantization("bfloat16_rounded").needs_module
     assert read_quantization("int8_dynamic").needs_module
 
 

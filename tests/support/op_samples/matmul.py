@@ -50,6 +50,10 @@ def _samples() -> Iterator[Sample]:
         bytes_ = rng.integers(-2, 3, (k, n), np.int8)
         for narrow in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n)), bytes_):
             yield Sample([floats(m, k), narrow], formats=packed)
+        rounded = {"activation_dtype": "bfloat16"}
+        yield Sample([floats(m, k), to_bfloat16(floats(k, n))], rounded, formats=packed)
+        rounded = {**rounded, "transpose_b": True, "alpha": 0.5}
+        yield Sample([floats(m, k), to_bfloat16(floats(n, k))], rounded, formats=transposed)
     for format in family("blocks").examples:
         for m, n in ((1, 70), (3, 5), (20, 70)):
             levels = np.asarray(rng.integers(-2, 2, (512, n)) / 8, np.float32)

@@ -11,7 +11,10 @@ from taper_frontend.compiler.from_plan import plan_again, to_named_graph
 from taper_frontend.compiler.memory_budget import within_budget
 from taper_frontend.compiler.planning import make_schedule
 from taper_frontend.compiler.quantization.choose import quantize_weights
-from taper_frontend.compiler.quantization.round_activations import round_activations
+from taper_frontend.compiler.quantization.round_activations import (
+    round_activations,
+    round_to_bfloat16,
+)
 from taper_frontend.compiler.quantization.schemes import (
     FLOAT32,
     QuantizationConfig,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 
 #: The largest relative error where products round activations: sums in another order move a number
-#: to the next level of int8, if it lies between two.
+#: to the next level of int8 or to the next bfloat16, if it lies between two.
 _ROUNDED = 1e-2
 
 
@@ -57,7 +60,8 @@ def quantize_plan(
     options : QuantizationConfig or str
         What to quantize, or the name of a scheme, such as ``"int8"``, ``"int4.64.zeros"`` or
         ``"float16"``. With ``activations="grouped"`` (``"int4_grouped"``) products by weights that
-        the plan has in 4 or 8 bits round their activations, too.
+        the plan has in 4 or 8 bits round their activations, too, and with ``"rounded"``
+        (``"bfloat16_rounded"``) products by bfloat16 weights.
     packing : str, optional
         What the new plan has of the weights that stay floats, ``"stored"`` or ``"at_open"``; by
         default as the plan.
@@ -83,13 +87,14 @@ def quantize_plan(
     asked = read_quantization(options)
     if asked.needs_module:
         raise ExportError(
-            f"activations: expected '' or 'grouped' for a plan, got {asked.activations!r}; "
+            f"activations: expected '', 'rounded' or 'grouped' for a plan, got "
+            f"{asked.activations!r}; "
             "quantize the module with taper_frontend.quantize and export that"
         )
     graph, names = to_named_graph(plan)
     layers = quantize_weights(graph, names, asked)
     if asked.activations:
-        round_activations(graph)
+        (round_to_bfloat16 if asked.activations == "rounded" else round_activations)(graph)
     report: dict[str, Any] = {
         "scheme": asked.weights,
         "layers": [{**layer._asdict(), "shape": list(layer.shape)} for layer in layers],
@@ -163,7 +168,10 @@ def check_quantized(plan: Plan) -> Plan:
     """
     got, reference = _results(plan), _results(plan, "interpreted")
     limit = tolerance(plan.tensors.values())
-    if any(node.attrs.get("activation_group") for node in with_inner(plan.nodes)):
+    if any(
+        node.attrs.get("activation_group") or node.attrs.get("activation_dtype")
+        for node in with_inner(plan.nodes)
+    ):
         limit = max(limit, _ROUNDED)
     for name, array in got.items():
         if difference(array, reference[name]).relative > limit:

@@ -29,14 +29,16 @@ enum { X86 = true, ARM = false };
 #define V3_EBX (bit_AVX2 | bit_BMI | bit_BMI2)
 #define V4_EBX (V3_EBX | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD)
 #define TILE_STATE UINT64_C(0x60000)
-#define NEEDS(ecx1, ebx7, ecx7, edx7, xcr)                                                         \
+#define NEEDS(ecx1, ebx7, ecx7, edx7, eax7_1, xcr)                                                 \
     {.leaf1_ecx = (ecx1),                                                                          \
      .leaf7_ebx = (ebx7),                                                                          \
      .leaf7_ecx = (ecx7),                                                                          \
      .leaf7_edx = (edx7),                                                                          \
+     .leaf7_1_eax = (eax7_1),                                                                      \
      .xcr0 = (xcr)}
 
-/* The bits of CPUID that compilers name in different ways. */
+/* The bits of CPUID that compilers name in different ways, or not at all. */
+#define BF16 (UINT32_C(1) << 5)
 #define TILES (UINT32_C(1) << 24 | UINT32_C(1) << 25) /* AMX-TILE and AMX-INT8 */
 
 #ifndef TAPER_EMULATED
@@ -61,6 +63,8 @@ taper_cpuid taper_cpuid_read(void) {
         id.leaf1_ecx = ecx;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
         id.leaf7_ebx = ebx, id.leaf7_ecx = ecx, id.leaf7_edx = edx;
+    if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) /* zeros where there is no such subleaf */
+        id.leaf7_1_eax = eax;
     if (id.leaf1_ecx & bit_OSXSAVE) {
         uint32_t low, high;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -70,6 +74,7 @@ taper_cpuid taper_cpuid_read(void) {
     id.leaf7_ebx |= V4_EBX & ~V3_EBX;
     id.leaf7_ecx |= bit_AVX512VNNI;
     id.leaf7_edx |= TILES;
+    id.leaf7_1_eax |= BF16;
     id.xcr0 |= (ZMM_STATE & ~YMM_STATE) | TILE_STATE;
 #else
     if (!tiles_allowed(&id))
@@ -97,12 +102,13 @@ taper_cpuid taper_cpuid_read(void) {
 
 /* The names are the same on every architecture. Those of the ISA levels are among them. */
 static const feature features[] = {
-    {"baseline", true, NEEDS(V2_ECX, 0, 0, 0, 0)},
-    {"neon", ARM, NEEDS(0, 0, 0, 0, 0)}, /* part of the architecture */
-    {"avx2", X86, NEEDS(V3_ECX, V3_EBX, 0, 0, YMM_STATE)},
-    {"avx512", X86, NEEDS(V3_ECX, V4_EBX, 0, 0, ZMM_STATE)},
-    {"avx512_vnni", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, 0, ZMM_STATE)},
-    {"amx_int8", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, TILES, ZMM_STATE | TILE_STATE)},
+    {"baseline", true, NEEDS(V2_ECX, 0, 0, 0, 0, 0)},
+    {"neon", ARM, NEEDS(0, 0, 0, 0, 0, 0)}, /* part of the architecture */
+    {"avx2", X86, NEEDS(V3_ECX, V3_EBX, 0, 0, 0, YMM_STATE)},
+    {"avx512", X86, NEEDS(V3_ECX, V4_EBX, 0, 0, 0, ZMM_STATE)},
+    {"avx512_vnni", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, 0, 0, ZMM_STATE)},
+    {"avx512_bf16", X86, NEEDS(V3_ECX, V4_EBX, 0, 0, BF16, ZMM_STATE)},
+    {"amx_int8", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, TILES, 0, ZMM_STATE | TILE_STATE)},
 };
 
 enum { N_FEATURES = sizeof features / sizeof features[0] };
@@ -117,7 +123,8 @@ uint64_t taper_cpu_features(const taper_cpuid *id) {
         const taper_cpuid *needs = &features[i].needs;
         if (features[i].here && all(id->leaf1_ecx, needs->leaf1_ecx) &&
             all(id->leaf7_ebx, needs->leaf7_ebx) && all(id->leaf7_ecx, needs->leaf7_ecx) &&
-            all(id->leaf7_edx, needs->leaf7_edx) && all(id->xcr0, needs->xcr0))
+            all(id->leaf7_edx, needs->leaf7_edx) && all(id->leaf7_1_eax, needs->leaf7_1_eax) &&
+            all(id->xcr0, needs->xcr0))
             found |= UINT64_C(1) << i;
     }
     return found;

@@ -14,6 +14,7 @@ typedef struct taper_cpuid {
     uint64_t xcr0; /* 0 where OSXSAVE is clear */
     uint32_t leaf7_ecx;
     uint32_t leaf7_edx; /* of tiles only if this process may use them */
+    uint32_t leaf7_1_eax;
 } taper_cpuid;
 
 taper_cpuid taper_cpuid_read(void);

@@ -21,6 +21,7 @@
 #define TAPER_GEMM_ELEMENT_H
 
 #include "gemm/engine.h"
+#include "gemm/pairs_bf16.h"
 #include "simd/narrow.h"
 
 #define GEMM_SCALES (D_F32 | D_F16 | D_BF16 | D_U8)
@@ -58,19 +59,25 @@
     X(BLOCKS_E5M2, LEVEL_E5M2, 0, NONE)
 
 #define GEMM_NAME(of, ...) GEMM_##of,
-typedef enum gemm_element { GEMM_F32, GEMM_NARROW(GEMM_NAME) GEMM_ELEMENTS } gemm_element;
+/* GEMM_PAIRS: lines of two k of bfloat16, for dot instructions (pairs_bf16.inl). */
+typedef enum gemm_element {
+    GEMM_F32,
+    GEMM_NARROW(GEMM_NAME) GEMM_PAIRS,
+    GEMM_ELEMENTS
+} gemm_element;
 
 /* Returns how many lines lie in each other; 1 unless elements are levels. */
 V_INLINE int gemm_lines(const gemm_element of) {
 #define GEMM_LINES(name, dtypes, floats, lines, ...) [GEMM_##name] = (lines),
-    static const int together[] = {[GEMM_F32] = 1, GEMM_NARROW(GEMM_LINES)};
+    static const int together[] = {[GEMM_F32] = 1, [GEMM_PAIRS] = 1, GEMM_NARROW(GEMM_LINES)};
     return together[of];
 }
 
 /* Returns the floats in so many lines of a panel; strides are in floats. */
 V_INLINE int64_t gemm_floats(const gemm_element of, int64_t lines) {
 #define GEMM_FLOATS(name, dtypes, floats, ...) [GEMM_##name] = (floats),
-    static const int together[] = {[GEMM_F32] = GEMM_NR, GEMM_NARROW(GEMM_FLOATS)};
+    static const int together[] = {
+        [GEMM_F32] = GEMM_NR, [GEMM_PAIRS] = GEMM_NR, GEMM_NARROW(GEMM_FLOATS)};
     return lines / gemm_lines(of) * together[of];
 }
 
@@ -95,6 +102,10 @@ V_INLINE vf gemm_load(const float *line, const int v, const int k, const gemm_el
     (void)k;
     switch (of) {
         GEMM_NARROW(GEMM_LOAD)
+#ifdef HAS_PAIRS
+    case GEMM_PAIRS:
+        return pairs_of_lines(line);
+#endif
     default:
         return v_load(line + v * V_LEN);
     }

@@ -128,6 +128,7 @@ typedef struct gemm_block {
     float alpha;
     gemm_b_form b_form;
     bool accumulate;         /* C += instead of C = */
+    bool pairs;              /* A and B are bfloat16, and each k is two of them (pairs_bf16.inl) */
     tile_fused fused;        /* of C's first element */
     int64_t jumps;           /* further runs; GEMM_B_PANELS only */
     const gemm_jump *jump;   /* [jumps]; NULL where runs are blocks of levels (element.h) */

@@ -139,9 +139,18 @@ V_INLINE vf gemm_load_part(const float *from, const int v, const int width) {
     return gemm_is_low(v, width) ? v_load_low(from + v * V_LEN) : v_load(from + v * V_LEN);
 }
 
+V_INLINE vf gemm_add(vf a, vf b, vf sum, const gemm_element of) {
+    return of == GEMM_PAIRS ? pairs_accumulate(a, b, sum) : v_accumulate(a, b, sum);
+}
+
+V_INLINE vf gemm_add_spread(const float *a, vf b, vf sum, const gemm_element of) {
+    return of == GEMM_PAIRS ? pairs_accumulate(v_set1(*a), b, sum) : v_accumulate_spread(a, b, sum);
+}
+
 /*
- * Adds the products of one k, `ahead` of what a and b point at. rows, width, ahead and `of` are
- * constants wherever this is inlined: the sums live in registers.
+ * Adds the products of one k, `ahead` of what a and b point at. Pairs are multiplied in whole
+ * vectors, also where only a lower half has columns, since panels are whole. rows, width, ahead and
+ * `of` are constants wherever this is inlined: the sums live in registers.
  */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
                         int64_t panel_stride, const gemm_scales *scales, const int ahead,
@@ -151,25 +160,27 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
     b += gemm_has_levels(of) ? 0 : gemm_floats(of, ahead);
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++)
-        line[v] =
-            v_in_register(gemm_is_low(v, width) ? v_load_low(b + v * panel_stride)
-                                                : gemm_value(b + v / GEMM_NV * panel_stride,
-                                                             v % GEMM_NV, ahead, scales, v, of));
+        line[v] = v_in_register(
+            gemm_is_low(v, width) && of != GEMM_PAIRS
+                ? v_load_low(b + v * panel_stride)
+                : gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, ahead, scales, v, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
         if (width < 2 * V_LEN) {
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++)
-                sum[i][v] = gemm_is_low(v, width) ? v_accumulate_spread_low(at, line[v], sum[i][v])
-                                                  : v_accumulate_spread(at, line[v], sum[i][v]);
+                sum[i][v] = gemm_is_low(v, width) && of != GEMM_PAIRS
+                                ? v_accumulate_spread_low(at, line[v], sum[i][v])
+                                : gemm_add_spread(at, line[v], sum[i][v], of);
             continue;
         }
         const vf ai = v_set1(*at);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
-            sum[i][v] = gemm_is_low(v, width) ? v_accumulate_low(ai, line[v], sum[i][v])
-                                              : v_accumulate(ai, line[v], sum[i][v]);
+            sum[i][v] = gemm_is_low(v, width) && of != GEMM_PAIRS
+                            ? v_accumulate_low(ai, line[v], sum[i][v])
+                            : gemm_add(ai, line[v], sum[i][v], of);
     }
 }
 
@@ -214,7 +225,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     const bool dense =
         gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_floats(of, 1));
     /* A wide tile prefetches nothing; a narrow one prefetches what it reads later. */
-    const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
+    const bool fetches = (of == GEMM_F32 || of == GEMM_PAIRS) && panels <= GEMM_PANELS;
     const int unroll = gemm_has_levels(of) ? gemm_lines(of) : GEMM_UNROLL;
     gemm_scales scales;
     const float *head = b;
@@ -247,7 +258,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                     prefetch += prefetch_step;
                 }
             }
-            if (of != GEMM_F32)
+            if (of != GEMM_F32 && !fetches)
                 gemm_fetch_ahead(b, panel_stride, panels, unroll, of);
             gemm_advance(a, unroll, rows);
             b += gemm_floats(of, unroll);
@@ -302,11 +313,35 @@ GEMM_TILES(GEMM_DEFINE_TILES)
 #define GEMM_PLACE_TILE(rows, width) [rows] = gemm_tile_##rows##x##width,
 #define GEMM_PLACE_TILES(width, most)                                                              \
     [(width) / GEMM_COLS] = {most, {GEMM_ROWS_##most(GEMM_PLACE_TILE, width)}},
-/* Indexed by multiples of GEMM_COLS, then by rows. */
-static const struct {
+typedef struct gemm_tiles_of {
     int64_t most_rows;
     gemm_tile_fn tile[GEMM_MAX_MR + 1];
-} gemm_tiles[] = {GEMM_TILES(GEMM_PLACE_TILES)};
+} gemm_tiles_of;
+/* Indexed by multiples of GEMM_COLS, then by rows. */
+static const gemm_tiles_of gemm_tiles[] = {GEMM_TILES(GEMM_PLACE_TILES)};
+
+#ifdef HAS_PAIRS
+#define GEMM_DEFINE_PAIRS(rows, width)                                                             \
+    static void gemm_pairs_##rows##x##width(const gemm_block *g, const float *prefetch,            \
+                                            int64_t prefetch_step) {                               \
+        gemm_tile(g, prefetch, prefetch_step, rows, width, GEMM_PAIRS);                            \
+    }
+#define GEMM_DEFINE_PAIRS_OF(width, most) GEMM_ROWS_##most(GEMM_DEFINE_PAIRS, width)
+GEMM_TILES(GEMM_DEFINE_PAIRS_OF)
+#define GEMM_PLACE_PAIRS(rows, width) [rows] = gemm_pairs_##rows##x##width,
+#define GEMM_PLACE_PAIRS_OF(width, most)                                                           \
+    [(width) / GEMM_COLS] = {most, {GEMM_ROWS_##most(GEMM_PLACE_PAIRS, width)}},
+static const gemm_tiles_of gemm_pairs[] = {GEMM_TILES(GEMM_PLACE_PAIRS_OF)};
+#endif
+
+static const gemm_tiles_of *gemm_tiles_for(bool pairs) {
+#ifdef HAS_PAIRS
+    if (pairs)
+        return gemm_pairs;
+#endif
+    (void)pairs;
+    return gemm_tiles;
+}
 
 /* ---- packing ---- */
 
@@ -475,13 +510,14 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
         gemm_row_run(block, n);
         return;
     }
+    const gemm_tiles_of *const all = gemm_tiles_for(block->pairs);
     gemm_block g = *block;
     for (int64_t j = 0, width; j < n; j += width) {
         width = gemm_next_width(m, n - j);
         const int64_t kind = width / GEMM_COLS, panels = i64_ceil_div(width, GEMM_NR);
-        const gemm_tile_fn *tile = gemm_tiles[kind].tile;
+        const gemm_tile_fn *tile = all[kind].tile;
         /* Tiles have about equal heights: 10 rows are split into 5 and 5, not 9 and 1. */
-        const int64_t image_row_tiles = i64_ceil_div(m, gemm_tiles[kind].most_rows);
+        const int64_t image_row_tiles = i64_ceil_div(m, all[kind].most_rows);
         const int64_t least_rows = m / image_row_tiles,
                       low_tiles = image_row_tiles - m % image_row_tiles;
         const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);

@@ -62,6 +62,7 @@ static taper_status f32_grouped_matmul_run(const taper_call *call, int64_t begin
     const int64_t *ends_64 = call->inputs[2].data;
     const taper_call product = {
         .inputs = call->inputs, .output = call->output, .n_inputs = 2, .state = call->state};
+    int64_t put = -1;
     matmul_part part = {.col = begin * state->product.col_chunk};
     part.cols = i64_min(end * state->product.col_chunk, s->n) - part.col;
     if (begin == end)
@@ -72,7 +73,7 @@ static taper_status f32_grouped_matmul_run(const taper_call *call, int64_t begin
             return TAPER_BAD_INDEX;
         part.rows = last - part.row;
         if (part.rows > 0 && part.cols > 0)
-            matmul_tiles(&product, &part, a, b + g * state->group_stride, scratch);
+            matmul_tiles(&product, &part, a, b + g * state->group_stride, scratch, &put);
         part.row = last;
     }
     if (part.cols == 0)

@@ -16,6 +16,7 @@ enum {
      * 320 of 512. */
     MATMUL_L2_PER_COL = 4 << 10,
     MATMUL_L2_PER_A = 8,
+    MATMUL_L2_PER_PAIR = 3, /* the same for a number of A as bfloat16, of which more rows pay off */
     MATMUL_L2_PER_C = 4,
     MATMUL_L2_PER_ROUNDED = 2, /* the same for each byte of a row of A that is rounded */
     MATMUL_L2 = 1 << 20,       /* if the system does not tell */
@@ -50,6 +51,8 @@ struct matmul_state {
     float alpha;
     bool dot;                   /* computes dot products */
     int64_t group;              /* k of A that are rounded to int8 together; 0: they are floats */
+    bool halves;                /* A is rounded to bfloat16, */
+    bool pairs;                 /* and dot instructions multiply it */
     gemm_b_form b_form;         /* otherwise */
     int64_t k_piece;            /* of the sum, in registers at once */
     int64_t max_rows, max_cols; /* of C, computed before the epilogue */
@@ -108,14 +111,34 @@ static bool matmul_can_round(const matmul_shape *s, int64_t group, bool dots) {
     return s->packed && !s->swapped && rounded_serves(&s->b_head, s->b_element, group, dots);
 }
 
+/* What kernels of dot instructions point to: they compute products of rounded rows alone, of bytes
+ * or of bfloat16. */
+typedef enum matmul_dots { MATMUL_NO_DOTS, MATMUL_BYTES, MATMUL_PAIRS } matmul_dots_of;
 #ifdef HAS_I8_VNNI
-/* What the kernel of dot instructions points to: it computes products of rounded rows alone. */
-static const bool matmul_by_dots = true;
+static const matmul_dots_of matmul_by_dots = MATMUL_BYTES;
+#endif
+#ifdef HAS_PAIRS
+static const matmul_dots_of matmul_by_pairs = MATMUL_PAIRS;
 #endif
 
-static bool matmul_has_dots(const taper_call *call) {
-    const bool *const dots = call->kernel->data;
-    return dots && *dots;
+static bool matmul_has(const taper_call *call, matmul_dots_of kind) {
+    const matmul_dots_of *const dots = call->kernel->data;
+    return dots && *dots == kind;
+}
+
+static bool matmul_has_dots(const taper_call *call) { return matmul_has(call, MATMUL_BYTES); }
+
+/* Reads whether A is rounded to bfloat16; false if this kernel cannot compute what that says. */
+static bool matmul_can_halve(struct matmul_state *state, const taper_call *call) {
+    const matmul_shape *s = &state->shape;
+    const struct matmul_attrs *attrs = call->attrs;
+    const char *dtype = attrs->activation_dtype;
+    state->halves = dtype && dtype[0] != 0;
+    state->pairs = matmul_has(call, MATMUL_PAIRS);
+    if (!state->halves)
+        return !state->pairs;
+    return strcmp(dtype, "bfloat16") == 0 && !state->group && s->b_element == GEMM_BF16 &&
+           !s->swapped && (!state->pairs || s->k % 2 == 0);
 }
 
 static void matmul_choose(struct matmul_state *state, int32_t variant) {
@@ -135,7 +158,8 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
     else if (s->b_head.rows) /* whole blocks */
         state->k_piece = i64_max(1, state->k_piece / s->b_head.rows) * s->b_head.rows;
     const int64_t row =
-        MATMUL_L2_PER_A * i64_min(state->k_piece, MATMUL_KC) + MATMUL_L2_PER_C * state->max_cols;
+        (state->pairs ? MATMUL_L2_PER_PAIR : MATMUL_L2_PER_A) * i64_min(state->k_piece, MATMUL_KC) +
+        MATMUL_L2_PER_C * state->max_cols;
     state->max_rows = i64_max(1, l2 / row / GEMM_MR) * GEMM_MR;
     if (state->group) { /* rows of A are rounded once for all columns; B is read panel by panel */
         const int64_t rounded = MATMUL_L2_PER_ROUNDED * rounded_row_bytes(s->k, state->group);
@@ -178,8 +202,16 @@ static void matmul_split(struct matmul_state *state) {
 /* An A that is strided along k is copied where its columns are read many times. */
 static bool matmul_copies_a(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    return s->a_k_stride != 1 && !state->group && (s->m > 1 || s->b_head.rows) &&
+    return s->a_k_stride != 1 && !state->group && !state->halves && (s->m > 1 || s->b_head.rows) &&
            state->b_form != GEMM_B_ROWS;
+}
+
+/* Numbers of A in a word that is multiplied, and the words from row to row of A rounded to
+ * bfloat16.
+ */
+static int64_t matmul_per_word(const struct matmul_state *state) { return state->pairs ? 2 : 1; }
+static int64_t matmul_put_stride(const struct matmul_state *state) {
+    return state->shape.k / matmul_per_word(state) + MATMUL_PAD;
 }
 
 /* The most rows of C that are computed before the epilogue. */
@@ -195,13 +227,15 @@ static int64_t matmul_a_floats(const struct matmul_state *state) {
         return s->a_k_stride == 1 ? 0 : rows * s->k;
     if (state->group)
         return rows * rounded_row_bytes(s->k, state->group) / (int64_t)sizeof(float);
+    if (state->halves)
+        return rows * matmul_put_stride(state);
     return matmul_copies_a(state) ? rows * (state->k_piece + MATMUL_PAD) : 0;
 }
 
 static int64_t matmul_b_floats(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     if (state->dot || state->group ||
-        (state->b_form == GEMM_B_PANELS && !gemm_widens(s->m, s->b_element)))
+        (state->b_form == GEMM_B_PANELS && (state->pairs || !gemm_widens(s->m, s->b_element))))
         return 0;
     return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
 }
@@ -230,7 +264,7 @@ static void matmul_weigh(const struct matmul_state *state, taper_work *work) {
         if (state->b_form == GEMM_B_ANY)
             /* Once from where B is, then from cache: a quarter of the time. */
             floats = i64_times(panels, i64_times(s->k, 3 + state->row_chunks)) / 4;
-        if (matmul_copies_a(state))
+        if (matmul_copies_a(state) || state->halves)
             floats = i64_plus(floats, i64_times(s->m, i64_times(s->k, state->col_chunks)));
         if (state->k_piece > 0) /* C, for each piece except the last */
             floats =
@@ -249,6 +283,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     state->group = attrs->activation_group;
     const bool dots = matmul_has_dots(call);
     if (!matmul_serves(&state->shape, variant) || (dots && !state->group) ||
+        !matmul_can_halve(state, call) ||
         (state->group && !matmul_can_round(&state->shape, state->group, dots)))
         return TAPER_UNSUPPORTED;
     matmul_choose(state, variant);
@@ -264,7 +299,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){.variant = dots ? 0 : variant};
+        *work = (taper_work){.variant = state->pairs || dots ? 0 : variant};
         return TAPER_OK;
     }
     state->alpha = (float)attrs->alpha;
@@ -280,7 +315,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
         state->sums_scratch + (size_t)matmul_round_up(matmul_sums(state) * floats, line);
     work->tasks = i64_ceil_div(state->units, state->units_per_task);
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
-    work->variant = dots ? 0 : variant; /* that kernel has none */
+    work->variant = state->pairs || dots ? 0 : variant; /* these kernels have none */
     matmul_weigh(state, work);
     return TAPER_OK;
 }
@@ -347,17 +382,19 @@ static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, i
                   scratch + state->epilogue_scratch);
 }
 
-/* a, b: those of the part's batch. */
+/* a, b: those of the part's batch. put: see matmul_rounded. */
 static void matmul_tiles(const taper_call *call, const matmul_part *part, const float *a,
-                         const float *b, char *scratch) {
+                         const float *b, char *scratch, int64_t *put) {
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
+    const int64_t per_word = matmul_per_word(state), put_stride = matmul_put_stride(state);
     gemm_block g = {.b_form = state->b_form,
                     .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, &s->b_head)
                                                 : GEMM_NR * s->b_col_stride,
-                    .b_k_stride = s->b_k_stride,
+                    .b_k_stride = s->b_k_stride * per_word,
                     .b_col_stride = s->b_col_stride,
                     .packed = (float *)(scratch + state->b_scratch),
+                    .pairs = state->pairs,
                     .head = s->b_head,
                     .alpha = state->alpha};
     b += part->col / GEMM_NR * g.b_panel_stride;
@@ -369,6 +406,10 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
         const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
         g.c = sums.data;
         g.ldc = sums.stride;
+        for (int64_t r = 0; state->halves && *put != c_row && r < rows; r++)
+            pairs_put((float *)scratch + r * put_stride, a + (row + r) * s->a_row_stride,
+                      s->a_k_stride, s->k, state->pairs);
+        *put = c_row;
         int64_t k = 0;
         do { /* once if there is nothing to add up, so that C becomes zero */
             const int64_t piece = i64_min(state->k_piece, s->k - k);
@@ -376,12 +417,16 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a = a + row * s->a_row_stride + k * s->a_k_stride;
             g.a_row_stride = s->a_row_stride;
             g.a_k_stride = s->a_k_stride;
-            g.b = b + gemm_line_offset(k, g.b_k_stride, &s->b_head);
+            g.b = b + gemm_line_offset(k, s->b_k_stride, &s->b_head);
             g.accumulate = k > 0;
             g.fused = (tile_fused){.bounded = false};
             if (k + piece >= s->k)
                 g.fused = program_fused_at(&state->fused, call->inputs + 2, s->n, c_row, part->col);
-            if (matmul_copies_a(state)) {
+            if (state->halves) {
+                g.a = (const float *)scratch + k / per_word;
+                g.a_row_stride = put_stride;
+                g.a_k_stride = 1;
+            } else if (matmul_copies_a(state)) {
                 g.a_row_stride = g.k + MATMUL_PAD;
                 g.a_k_stride = 1;
                 gemm_copy((float *)scratch, g.a_row_stride, g.a, s->a_row_stride, s->a_k_stride,
@@ -392,7 +437,8 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                 g.k = s->b_head.rows / s->b_head.blocks;
                 g.jumps = piece / g.k - 1;
             }
-            if (s->b_element == GEMM_F32)
+            g.k /= per_word;
+            if (s->b_element == GEMM_F32 || state->pairs)
                 gemm_block_run(&g, rows, part->cols);
             else
                 gemm_narrow_block_run(&g, rows, part->cols, s->b_element);
@@ -404,7 +450,8 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
 }
 
 static void matmul_dot(const taper_call *call, const matmul_part *part, const float *a,
-                       const float *b, char *scratch) {
+                       const float *b, char *scratch, int64_t *put) {
+    (void)put;
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     const int64_t last = part->row + part->rows;
@@ -502,14 +549,14 @@ static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_
         }
         int64_t a_begin, b_begin;
         matmul_batch_begin(s, part.batch, &a_begin, &b_begin);
-        if (state->group)
-            matmul_rounded(call, &part, a + a_begin, b, scratch, &put);
-        else
-            (state->dot ? matmul_dot : matmul_tiles)(call, &part, a + a_begin, b + b_begin,
-                                                     scratch);
+        (state->group ? matmul_rounded
+         : state->dot ? matmul_dot
+                      : matmul_tiles)(call, &part, a + a_begin, b + b_begin, scratch, &put);
     }
     return TAPER_OK;
 }
 
 #define f32_matmul_vnni_prepare f32_matmul_prepare
 #define f32_matmul_vnni_run f32_matmul_run
+#define f32_matmul_bf16_prepare f32_matmul_prepare
+#define f32_matmul_bf16_run f32_matmul_run

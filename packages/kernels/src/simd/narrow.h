@@ -358,11 +358,14 @@ V_INLINE void vi_store_bytes_of(uint8_t *p, int64_t row, const vi *x, const int 
 
 /* Rounds to the nearest bfloat16, to even ones where two are as near: adds half of the last place
  * kept, less one unit where that place is even. Every NaN has one result. */
-V_INLINE void v_store_bf16(uint16_t *p, vf x) {
+V_INLINE vf v_round_bf16(vf x) {
     const vi bits = v_as_int(x), odd = vi_and(vi_shr(bits, 16), vi_set1(1));
-    const vi rounded = vi_shr(vi_add(bits, vi_add(odd, vi_set1(0x7fff))), 16);
-    const vf nan = v_as_float(vi_set1(0x7fc0));
-    vi_store_u16(p, v_as_int(v_select(v_isnan(x), nan, v_as_float(rounded))));
+    const vi rounded = vi_add(bits, vi_add(odd, vi_set1(0x7fff)));
+    const vf nan = v_as_float(vi_set1(0x7fc00000));
+    return v_select(v_isnan(x), nan, v_as_float(vi_and(rounded, vi_set1(-0x10000))));
+}
+V_INLINE void v_store_bf16(uint16_t *p, vf x) {
+    vi_store_u16(p, vi_shr(v_as_int(v_round_bf16(x)), 16));
 }
 
 /* Rounds to the nearest float16, to even ones where two are as near; every NaN has one result but

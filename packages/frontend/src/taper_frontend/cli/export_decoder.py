@@ -56,7 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--quantize",
         metavar="SCHEME",
         help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...; "
-        "int8_grouped or int4_grouped: with activations of 8 bits",
+        "int8_grouped or int4_grouped: with activations of 8 bits; bfloat16_rounded: of 16 bits",
     )
     parser.add_argument(
         "--quiet", action="store_true", help="do not show on the terminal which step runs"

@@ -26,7 +26,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--scheme",
         default="int8",
         help="int8, int4, int2, int4.GROUP.zeros.SCALES, int4.offsets, float16 or bfloat16; "
-        "int8_grouped or int4_grouped, with activations of 8 bits (default: int8)",
+        "int8_grouped or int4_grouped, with activations of 8 bits; bfloat16_rounded, with "
+        "activations of 16 bits (default: int8)",
     )
     parser.add_argument(
         "--layer",

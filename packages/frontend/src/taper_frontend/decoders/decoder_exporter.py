@@ -159,8 +159,8 @@ def export_decoder(
                 )
             if _needs_module(quantize):
                 raise ExportError(
-                    f"quantize: expected activations='' or 'grouped' for {type(model).__name__}, "
-                    f"an encoder-decoder, got {quantize!r}"
+                    f"quantize: expected activations='', 'rounded' or 'grouped' for "
+                    f"{type(model).__name__}, an encoder-decoder, got {quantize!r}"
                 )
             plan = export_encoder_decoder(model, vocabulary, max_context, max_source, **options)
         elif max_source is not None:

@@ -130,10 +130,10 @@ def quantize(
     options = read_quantization(config)
     if options.max_bytes is not None or options.max_error is not None:
         raise ExportError("max_bytes, max_error: expected None for a module; quantize its plan")
-    if options.activations == "grouped":
+    if options.activations in ("rounded", "grouped"):
         raise ExportError(
-            "activations: expected '', 'dynamic' or 'static' for a module, got 'grouped'; pass it "
-            "to export or quantize_plan"
+            "activations: expected '', 'dynamic' or 'static' for a module, got "
+            f"{options.activations!r}; pass it to export or quantize_plan"
         )
     if options.activations == "static" and calibration is None:
         raise ExportError("calibration: expected data for activations='static', got None")

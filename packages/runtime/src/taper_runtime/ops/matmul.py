@@ -61,6 +61,8 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     logical_b = _logical_b(inputs[1], attrs)
     if attrs["activation_group"]:
         _check_group(inputs[0], attrs)
+    if attrs["activation_dtype"]:
+        _check_activations(inputs, attrs)
     if attrs["accumulate"]:
         dtype = check_accumulator("MATMUL", inputs[:2], attrs)
         if attrs["alpha"] != 1:
@@ -84,6 +86,18 @@ def _check_group(a: TensorType, attrs: Attrs) -> None:
     k = a.shape[-1] if a.shape else 1
     if group < 0 or not is_static(k) or k % group:
         fail("MATMUL", f"rows of whole groups of {group} activations", k)
+
+
+def _check_activations(inputs: Sequence[TensorType], attrs: Attrs) -> None:
+    dtype = attrs["activation_dtype"]
+    if dtype != "bfloat16":
+        fail("MATMUL", "activation_dtype '' or 'bfloat16'", dtype)
+    if inputs[0].dtype != "float32" or inputs[1].dtype != dtype or attrs["activation_group"]:
+        fail(
+            "MATMUL",
+            f"float32 activations, not in groups, beside {dtype} where they are rounded to that",
+            [inputs[0].dtype, inputs[1].dtype],
+        )
 
 
 #: Groups whose numbers are all smaller count as zero: the inverse of their scale might overflow.
@@ -120,6 +134,8 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         b = cast(b, "float32")
     if attrs["activation_group"]:
         a = rounded_in_groups(a, attrs["activation_group"])
+    if attrs["activation_dtype"]:
+        a = cast(cast(a, attrs["activation_dtype"]), a.dtype.name)
     if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
     with np.errstate(all="ignore"):
@@ -219,7 +235,9 @@ MATMUL = OpDef(
     "it may be float16, bfloat16 or int8 while a is float32. With accumulate int32, a and b are "
     "int8 or uint8, each by itself, and the product is their exact sums modulo 2^32. With "
     "activation_group, each so many consecutive numbers of a row of a, which is float32, are first "
-    "rounded to the levels of int8: to the nearest multiple of their largest magnitude / 127.",
+    "rounded to the levels of int8: to the nearest multiple of their largest magnitude / 127. With "
+    "activation_dtype bfloat16, which b has, too, the numbers of a, which is float32, are first "
+    "rounded to that; kernels may take numbers below 2^-126 for 0.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
@@ -228,6 +246,7 @@ MATMUL = OpDef(
         "transpose_b": Attr("bool", False),
         "accumulate": Attr("string", ""),
         "activation_group": Attr("int", 0),
+        "activation_dtype": Attr("string", ""),
         **EPILOGUE,
     },
     region=_region,

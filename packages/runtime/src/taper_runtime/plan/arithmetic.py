@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WIDENED = "float32, weights widened in registers"
 #: The same with activations that are rounded; ``{}`` is the size of a group.
 ROUNDED = "integers x activations rounded to int8 in groups of {}, float32 sums of the groups"
+HALVED = "bfloat16 x activations rounded to bfloat16, float32 sums"
 DECODED = "float32, weights decoded when a session opens"
 
 
@@ -75,6 +76,8 @@ def _arithmetic(plan: Plan, node: PlanNode, weight: str | None) -> tuple[str, st
         if group:
             return spec.format, ROUNDED.format(group)
         return spec.format, WIDENED
+    if node.attrs.get("activation_dtype"):
+        return spec.dtype, HALVED
     if spec.dtype in NARROW:
         return spec.dtype, WIDENED
     if weight in plan.derived:

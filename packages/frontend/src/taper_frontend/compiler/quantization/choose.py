@@ -53,7 +53,7 @@ def quantize_weights(
     for weight, scheme in zip(weights, schemes, strict=True):
         try:
             layer = quantize_weight(
-                weight, scheme, search=options.search, grouped=options.activations == "grouped"
+                weight, scheme, search=options.search, activations=options.activations
             )
             layers.append(layer)
         except ExportError as error:

@@ -1,4 +1,4 @@
-"""Let products by weights of few bits round their activations to int8, once for several."""
+"""Let products by weights of few bits round their activations, to int8 once for several."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ def round_activations(graph: Graph) -> None:
     if alike:
         merge_parallel_matmuls(graph)
         fuse_epilogues(graph)  # of those that stay apart
+
+
+def round_to_bfloat16(graph: Graph) -> None:
+    """Set the attr ``activation_dtype`` of each product by weights of bfloat16.
+
+    ::
+
+        MATMUL(x, w in bfloat16)      MATMUL(x, w, activation_dtype="bfloat16")
+
+    Sums stay float32: they are those of the numbers of bfloat16, in the order of float32 products.
+    """
+    for node in graph.order():
+        for block in node.blocks:
+            round_to_bfloat16(block)
+        if node.op == "MATMUL" and graph.tensors[node.inputs[1]].dtype == "bfloat16":
+            attrs = {**node.attrs, "activation_dtype": "bfloat16"}
+            graph.replace_node(node, node.op, node.inputs, attrs)
 
 
 def _set_apart(graph: Graph, node: Node) -> None:

@@ -35,9 +35,9 @@ _GROUP = 32
 #: The groups that schemes may have.
 _GROUPS = (8, 16, 32, 64, 128, 256)
 
-#: How activations are quantized: not at all; by each run, for each group of a row or for each row;
-#: or by calibrated numbers.
-ACTIVATIONS = ("", "grouped", "dynamic", "static")
+#: How activations are quantized: not at all; by each run, to bfloat16, for each group of a row or
+#: for each row; or by calibrated numbers.
+ACTIVATIONS = ("", "rounded", "grouped", "dynamic", "static")
 
 #: How the range of a calibrated tensor is chosen from what was seen of it.
 OBSERVERS = ("minmax", "percentile", "mse")
@@ -175,7 +175,8 @@ class QuantizationConfig(NamedTuple):
         The scheme of weights; see :func:`parse_scheme`.
     activations : str
         One of :data:`ACTIVATIONS`. With ``"grouped"``, products by weights of 4 or 8 bits round
-        their activations to int8 in groups of up to 32 of a row, in each run. With ``"dynamic"``
+        their activations to int8 in groups of up to 32 of a row, in each run. With ``"rounded"``,
+        products by bfloat16 weights round their activations to bfloat16. With ``"dynamic"``
         and ``"static"`` weights are int8 with a scale for each channel, and a module is needed:
         see :func:`taper_frontend.quantize`.
     layers : mapping of str to str
@@ -242,6 +243,10 @@ class QuantizationConfig(NamedTuple):
             raise ExportError(
                 f"reduce_range: expected activations='static' beside it, got {self.activations!r}"
             )
+        if self.activations == "rounded" and self.weights not in ("bfloat16", FLOAT32):
+            raise ExportError(
+                f"weights: expected 'bfloat16' beside activations='rounded', got {self.weights!r}"
+            )
         if self.needs_module and parse_scheme(self.weights) != _default(8):
             raise ExportError(
                 f"weights: expected 'int8' beside activations={self.activations!r}, got "
@@ -289,6 +294,7 @@ class QuantizationConfig(NamedTuple):
 
 #: Names of common options, for ``quantize=`` and the command line.
 PRESETS = {
+    "bfloat16_rounded": QuantizationConfig("bfloat16", activations="rounded"),
     "int4_grouped": QuantizationConfig("int4", activations="grouped"),
     "int8_grouped": QuantizationConfig("int8", activations="grouped"),
     "int8_dynamic": QuantizationConfig(activations="dynamic"),

@@ -26,7 +26,7 @@ from taper_runtime.formats import PLAIN, decode, find
 from taper_runtime.formats.blocks import Blocks
 from taper_runtime.ops.map import MAX_INPUTS, MAX_INSTRUCTIONS
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.arithmetic import ROUNDED
+from taper_runtime.plan.arithmetic import HALVED, ROUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -273,7 +273,7 @@ def quantize_weight(
     *,
     search: bool = True,
     rounded: Rounded | None = None,
-    grouped: bool = False,
+    activations: str = "",
 ) -> Layer:
     """Store a weight as a scheme says, in all nodes that read it.
 
@@ -297,8 +297,8 @@ def quantize_weight(
         See :func:`.round_matrix`.
     rounded : Rounded, optional
         The integers, if they are known already.
-    grouped : bool
-        Whether products will round their activations in groups (:func:`.round_activations`).
+    activations : str
+        How products will round their activations, for the report (:mod:`.round_activations`).
 
     Raises
     ------
@@ -309,7 +309,7 @@ def quantize_weight(
     if scheme.dtype == FLOAT32:
         return _layer(weight, scheme, weight.nbytes, 0.0, "float32")
     if scheme.dtype in HALVES:
-        return _halve(weight, scheme)
+        return _halve(weight, scheme, activations)
     if rounded is None:
         rounded = round_matrix(weight.matrix(), scheme, search=search, name=weight.name)
     leaves = _leaves(weight, scheme, rounded)
@@ -331,7 +331,7 @@ def quantize_weight(
                 _look_up_columns(graph, node, weight.name, packed)
             else:
                 _read(graph, node, weight.name, packed, drops=("transpose_b",))
-        group = activation_group(format) if grouped else 0
+        group = activation_group(format) if activations == "grouped" else 0
         how = ROUNDED.format(group) if group else "float32, widened in registers"
         how = _ROWS_DECODED if weight.op == "EMBEDDING" else how
         return _layer(weight, scheme, after, rounded.error, how)
@@ -370,7 +370,7 @@ def _leaf(name: str, array: np.ndarray, dtype: str) -> Constant:
     return Parameter(TensorType(dtype, array.shape), (name,), lambda: array, "constant")
 
 
-def _halve(weight: FloatWeight, scheme: Scheme) -> Layer:
+def _halve(weight: FloatWeight, scheme: Scheme, activations: str) -> Layer:
     """Store a weight as 16-bit floats, which saturate."""
     numbers = cast(weight.plain.value(), "float32")
     array = rounded_to(numbers, scheme.dtype)
@@ -380,7 +380,9 @@ def _halve(weight: FloatWeight, scheme: Scheme) -> Layer:
     total = float(np.square(numbers[finite], dtype=np.float64).sum())
     error = float((np.square(lost[finite]).sum() / total) ** 0.5) if total else 0.0
     leaf = _leaf(f"{weight.name}.{scheme.dtype}", array, scheme.dtype)
-    layer = _layer(weight, scheme, leaf.nbytes, error, "float32, widened in registers")
+    rounds = activations == "rounded" and scheme.dtype == "bfloat16" and weight.op == "MATMUL"
+    how = HALVED if rounds else "float32, widened in registers"
+    layer = _layer(weight, scheme, leaf.nbytes, error, how)
     if weight.is_table or weight.op == "MATMUL":
         for graph, node in weight.readers:
             if node.op == "EMBEDDING":

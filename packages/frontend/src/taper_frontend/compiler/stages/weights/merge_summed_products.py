@@ -118,6 +118,8 @@ def _filter(graph: Graph, leaf: str) -> _Filter | None:
     node = graph.producers.get(leaf)
     if not is_plain_product(node) or node.op == "CONV_TRANSPOSE" or node.attrs.get("alpha", 1) != 1:
         return None
+    if any(map(node.attrs.get, ("activation_group", "activation_dtype"))):
+        return None
     if graph.sole_consumer(leaf) is None or not has_own_weight(graph, node):
         return None
     x, name = node.inputs
