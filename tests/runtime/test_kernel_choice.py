@@ -310,7 +310,7 @@ def test_a_choice_is_told_everything():
     assert [each.other_bits for each in offers] == [False, True]
     assert node.strides == [(300, 1), (300, 1), (33, 1)]
     variants = {"in_place (f32_matmul)", "panels (f32_matmul)"}
-    few_cpus_have = {"f32_matmul_vnni", "i8_matmul_vnni", "i8_matmul_amx"}
+    few_cpus_have = {"f32_matmul_vnni", "f32_matmul_bf16", "i8_matmul_vnni", "i8_matmul_amx"}
     refusing = {name for name, _ in refused} - few_cpus_have
     assert refusing == {*variants, "i32_matmul", "i64_matmul", "f64_matmul", "i8_matmul"}
     assert chosen(session) == (offers[-1].kernel, offers[-1].variant)
