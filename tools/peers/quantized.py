@@ -1,7 +1,8 @@
 """Time int8 networks and products beside float32 and ONNX Runtime: docs/results/quantized-speed.md.
 
-`--only ResNet` times some, `--minutes 10` bounds the whole command, exports included, and `--write`
-writes this CPU's table into the page. ONNX Runtime's columns need onnxruntime and onnx.
+Then it times products of bfloat16 beside OpenVINO's. `--only ResNet` times some, `--minutes 10`
+bounds the whole command, exports included, and `--write` writes this CPU's tables into the page.
+Columns of peers need onnxruntime and onnx, and openvino.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import taper_runtime
 from taper_frontend import QuantizationConfig, quantize
 from taper_runtime.base.progress import progress
 from tools.peers.cases import SETS
-from tools.peers.engines import open_onnx
+from tools.peers.engines import compile_openvino, open_onnx
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.turns import Timed, take_turns
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "results" / "quantized-speed.md"
 HEAD = """| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | ORT int8 over Taper |
 | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+HALVES_HEAD = """| product | float32 | bfloat16 | rounded | OpenVINO | gain | over OpenVINO |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 NETWORKS = ("ResNet-50", "MobileNetV2", "EfficientNet-B0")
@@ -65,9 +70,11 @@ def _cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]
     return found
 
 
-def _plan(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> Run:
+def _plan(
+    module: torch.nn.Module, args: tuple[Any, ...], folder: Path, quantize: str | None = None
+) -> Run:
     path = folder / "model.taper"
-    taper_frontend.export(module, args, verify=False).save(path)
+    taper_frontend.export(module, args, verify=False, quantize=quantize).save(path)
     options = taper_runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = taper_runtime.InferenceSession(taper_runtime.load(path), options)
@@ -152,6 +159,26 @@ def row_of(name: str, seconds: float) -> str:
     return f"| {name} | {' | '.join(cells)} | {ratio} |"
 
 
+def halves_row(name: str, seconds: float) -> str:
+    """Return the row of a product by weights of bfloat16."""
+    module, args = _cases()[name]()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        schemes = (None, "bfloat16", "bfloat16_rounded")
+        runs = {str(scheme): _plan(module, args, Path(folder), scheme) for scheme in schemes}
+        if find_spec("openvino") is not None:
+            options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 1}
+            request = compile_openvino(module, args, options).create_infer_request()
+            feed = [x.numpy() for x in args]
+            runs["OpenVINO"] = lambda: request.infer(feed, share_inputs=True, share_outputs=True)[0]
+        timed = {key: Timed(run, time.thread_time) for key, run in runs.items()}
+        times = {key: float(np.median(each)) for key, each in take_turns(timed, seconds).items()}
+    float32, halves, rounded = (times[str(scheme)] for scheme in schemes)
+    theirs = times.get("OpenVINO")
+    cells = [f"{1e3 * each:.2f}" if each else "-" for each in (float32, halves, rounded, theirs)]
+    ratios = [f"{each / rounded:.2f}" if each else "-" for each in (float32, theirs)]
+    return f"| {' | '.join([name, *cells, *ratios])} |"
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -166,26 +193,32 @@ def main() -> None:
     warnings.simplefilter("ignore")  # torch's own exporter warns of itself
     sys.path.append(str(ROOT / "tests" / "support"))
     chosen = [name for name in _cases() if re.search(options.only, name)]
-    rows, left_out = [], []
-    with progress("quantized", len(chosen)) as advance:
-        for i, name in enumerate(chosen):
-            seconds = (end - time.monotonic()) / (len(chosen) - i) / 4  # exports take the rest
+    products = [name for name in chosen if _is_product(_cases()[name]()[0])]
+    parts = [(row_of, name) for name in chosen] + [(halves_row, name) for name in products]
+    rows: dict[Callable[[str, float], str], list[str]] = {row_of: [], halves_row: []}
+    left_out = []
+    with progress("quantized", len(parts)) as advance:
+        for i, (make, name) in enumerate(parts):
+            seconds = (end - time.monotonic()) / (len(parts) - i) / 4  # exports take the rest
             if seconds <= 0:
                 left_out.append(name)
                 continue
-            rows.append(row_of(name, min(TURNS, seconds)))
+            rows[make].append(make(name, min(TURNS, seconds)))
             if not options.write:
-                print(rows[-1], flush=True)
+                print(rows[make][-1], flush=True)
             advance()
     told = f"Not timed in {options.minutes:g} minutes: {', '.join(left_out)}." if left_out else ""
-    if options.write:
-        engines = ["onnxruntime"] if has_peer() else []
-        setting = describe_setting(command_line("quantized"), *engines)
-        table = HEAD + "\n".join(rows)
-        text = "\n\n".join(part for part in (setting, table, told) if part)
-        write_section("quantized", "Measured", text, PAGE)
-    elif told:
+    if not options.write:
         print(told)
+        return
+    engines = [name for name in ("onnxruntime", "openvino") if find_spec(name) is not None]
+    setting = describe_setting(command_line("quantized"), *engines)
+    for key, title, head, make in (
+        ("quantized", "Measured", HEAD, row_of),
+        ("bfloat16", "Products of bfloat16", HALVES_HEAD, halves_row),
+    ):
+        table = head + "\n".join(rows[make])
+        write_section(key, title, "\n\n".join(filter(None, (setting, table, told))), PAGE)
 
 
 if __name__ == "__main__":
