@@ -81,6 +81,52 @@ def test_no_such_box(pools, place, value, message):
         session.run(None, {"x": np.zeros((2, 3, 9, 12), np.float32), "boxes": boxes.numpy()})
 
 
+class Deformable(nn.Module):
+    """A deformable convolution whose offsets and masks convolutions compute, as in DCNv2."""
+
+    def __init__(self, channels, columns, kernel, stride, padding, dilation, groups, moving, mask):
+        super().__init__()
+        taps = kernel[0] * kernel[1]
+        self.offset = nn.Conv2d(channels, 2 * moving * taps, kernel, stride, padding, dilation)
+        self.mask = nn.Conv2d(channels, moving * taps, kernel, stride, padding, dilation)
+        self.conv = nn.Conv2d(channels, columns, kernel, groups=groups)
+        self.numbers = (*stride, *padding, *dilation, groups, moving, mask)
+
+    def forward(self, x):
+        return vision_ops.deform_conv2d(
+            x,
+            self.conv.weight,
+            4 * self.offset(x),  # some taps leave the image
+            self.mask(x).sigmoid(),
+            self.conv.bias,
+            *self.numbers,
+        )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (8, 6, (3, 3), (1, 1), (1, 1), (1, 1), 1, 1, True),
+        (8, 6, (3, 2), (2, 1), (1, 0), (2, 1), 2, 1, False),
+        (12, 12, (1, 3), (1, 2), (0, 1), (1, 1), 3, 2, True),
+    ],
+)
+def test_deformable_convolution(numbers):
+    torch.manual_seed(0)
+    module = Deformable(*numbers).eval()
+    dims = {0: torch.export.Dim("n", min=1), 2: torch.export.Dim("h", min=6)}
+    plan = taper_frontend.export(
+        module, (torch.randn(2, numbers[0], 9, 7),), dynamic_shapes=(dims,)
+    )
+    assert not plan.metadata["fallbacks"]
+    session = taper_runtime.InferenceSession(plan)
+    for size in ((2, numbers[0], 9, 7), (1, numbers[0], 6, 7)):
+        x = torch.randn(size)
+        (got,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(got, module(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
 # -- code that asks tensors for numbers ------------------------------------------------------------
 
 

@@ -71,6 +71,46 @@ def average(x, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio,
     return torch.tensor(np.array(result).reshape(shape), dtype=x.dtype).permute(0, 3, 1, 2)
 
 
+def between(image, y, x):
+    """The value between four pixels [C], where pixels outside of the image are 0."""
+    value, (_, height, width) = np.zeros(len(image)), image.shape
+    for row in (math.floor(y), math.floor(y) + 1):
+        for column in (math.floor(x), math.floor(x) + 1):
+            if 0 <= row < height and 0 <= column < width:
+                value += image[:, row, column] * (1 - abs(y - row)) * (1 - abs(x - column))
+    return value
+
+
+def deform(x, weight, offset, mask, bias, *numbers):
+    """Deformable convolution (Dai et al. 2017; Zhu et al. 2019) tap by tap, in float64."""
+    stride, padding, dilation = numbers[:2], numbers[2:4], numbers[4:6]
+    groups, offset_groups, use_mask = numbers[6:]
+    images, channels, *_ = x.shape
+    columns, per_group, *kernel = weight.shape
+    height, width = offset.shape[2:]
+    x, weight = x.double().numpy(), weight.double().numpy()
+    offset = offset.double().numpy().reshape(images, offset_groups, *kernel, 2, height, width)
+    weights = np.ones((images, offset_groups, *kernel, height, width))
+    if use_mask:
+        weights = mask.double().numpy().reshape(weights.shape)
+    moving = np.arange(channels).reshape(offset_groups, -1)
+    taps = np.zeros((images, channels, *kernel, height, width))
+    for n, g, i, j, r, c in np.ndindex(images, offset_groups, *kernel, height, width):
+        dy, dx = offset[n, g, i, j, :, r, c]
+        at_y = r * stride[0] - padding[0] + i * dilation[0] + dy
+        at_x = c * stride[1] - padding[1] + j * dilation[1] + dx
+        value = between(x[n, moving[g]], at_y, at_x)
+        taps[n, moving[g], i, j, r, c] = value * weights[n, g, i, j, r, c]
+    y = np.einsum(
+        "ngcijrw,gocij->ngorw",
+        taps.reshape(images, groups, per_group, *taps.shape[2:]),
+        weight.reshape(groups, -1, per_group, *kernel),
+    )
+    return (
+        torch.from_numpy(y.reshape(images, columns, height, width)).to(bias) + bias[:, None, None]
+    )
+
+
 _library = torch.library.Library("torchvision", "FRAGMENT")
 
 
@@ -92,6 +132,10 @@ def _fake_align(x, rois, spatial_scale, pooled_height, pooled_width, sampling_ra
     return x.new_empty((rois.shape[0], x.shape[1], pooled_height, pooled_width))
 
 
+def _fake_deform(x, weight, offset, mask, bias, *numbers):
+    return x.new_empty((x.shape[0], weight.shape[0], *offset.shape[2:]))
+
+
 _register("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor", suppress, _fake_nms)
 _register(
     "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, "
@@ -99,5 +143,13 @@ _register(
     average,
     _fake_align,
 )
+_register(
+    "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+    "SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, "
+    "SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask) -> Tensor",
+    deform,
+    _fake_deform,
+)
 nms = torch.ops.torchvision.nms
 roi_align = torch.ops.torchvision.roi_align
+deform_conv2d = torch.ops.torchvision.deform_conv2d

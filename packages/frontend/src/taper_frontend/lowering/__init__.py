@@ -9,6 +9,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     conv,
     creation,
     data_dependent,
+    deform_conv,
     distance,
     elementwise,
     fft,
