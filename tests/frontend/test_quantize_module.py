@@ -294,6 +294,8 @@ def test_what_cannot_be_quantized_is_refused_by_layer():
             quantize(odd, "int4", data)
     with pytest.raises(ExportError, match="linear layers or convolutions to quantize, got none"):
         quantize(nn.Sequential(nn.ReLU()), "int8")
+    with pytest.raises(ExportError, match=r"linear layers to quantize, got none; .* convolutions"):
+        quantize(nn.Sequential(nn.Conv2d(2, 2, 1)), "int8_dynamic")
     config = QuantizationConfig(activations="dynamic", layers={"0.*": "int4"})
     with pytest.raises(ExportError, match="expected 'int8' beside quantized activations"):
         quantize(nn.Sequential(nn.Linear(32, 4)), config)

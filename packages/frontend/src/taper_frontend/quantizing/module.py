@@ -141,7 +141,10 @@ def quantize(
     layers = _layers(module, options)
     if not layers:
         raise ExportError(
-            "expected a module with linear layers or convolutions to quantize, got none"
+            "expected a module with linear layers to quantize, got none; activations='static' "
+            "quantizes convolutions too"
+            if options.activations == "dynamic"
+            else "expected a module with linear layers or convolutions to quantize, got none"
         )
     if calibration is not None:
         if isinstance(calibration, str) or not isinstance(calibration, Iterable):
