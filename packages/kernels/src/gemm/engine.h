@@ -64,6 +64,8 @@ enum {
 #if V_LEN == 16 /* 32 registers */
 enum { GEMM_MR = 9, GEMM_PANELS = 3, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4, GEMM_MAX_MR = 14 };
 #define GEMM_TILES(X) X(8, 14) X(16, 14) X(24, 14) X(32, 14) X(40, 9) X(48, 9) X(56, 6) X(64, 6)
+/* Those of pairs (pairs_bf16.h), whose panels are whole. */
+#define GEMM_PAIRS_TILES(X) X(16, 9) X(32, 9) X(48, 9) X(64, 6)
 #elif V_LEN == 8 /* 16 registers */
 enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 6 };
 #define GEMM_TILES(X) X(8, 6) X(16, 6) X(24, 4) X(32, 2)

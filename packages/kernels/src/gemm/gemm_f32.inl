@@ -13,6 +13,9 @@ typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t
 enum {
     /* Values of k in an iteration. With SSE the sums leave no register for those of the next k. */
     GEMM_UNROLL = V_LEN == 4 && V_REGISTERS == 16 ? 1 : 4,
+    /* The same of tiles with so many sums, which need no more. Every tile adds code. */
+    GEMM_MANY_SUMS = 12,
+    GEMM_UNROLL_MANY = GEMM_UNROLL < 2 ? GEMM_UNROLL : 2,
     GEMM_REACH = 3,       /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
     GEMM_AHEAD = 3 << 8,  /* how many floats ahead narrow panels are prefetched: CPUs prefetch too
                              little of so slow a stream, and 3 KB was the best of 1 to 8 KB */
@@ -147,11 +150,8 @@ V_INLINE vf gemm_add_spread(const float *a, vf b, vf sum, const gemm_element of)
     return of == GEMM_PAIRS ? pairs_accumulate(v_set1(*a), b, sum) : v_accumulate_spread(a, b, sum);
 }
 
-/*
- * Adds the products of one k, `ahead` of what a and b point at. Pairs are multiplied in whole
- * vectors, also where only a lower half has columns, since panels are whole. rows, width, ahead and
- * `of` are constants wherever this is inlined: the sums live in registers.
- */
+/* Adds the products of one k, `ahead` of what a and b point at. rows, width, ahead and `of` are
+ * constants wherever this is inlined: the sums live in registers. */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
                         int64_t panel_stride, const gemm_scales *scales, const int ahead,
                         const int rows, const int width, const gemm_element of) {
@@ -160,27 +160,25 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
     b += gemm_has_levels(of) ? 0 : gemm_floats(of, ahead);
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++)
-        line[v] = v_in_register(
-            gemm_is_low(v, width) && of != GEMM_PAIRS
-                ? v_load_low(b + v * panel_stride)
-                : gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, ahead, scales, v, of));
+        line[v] =
+            v_in_register(gemm_is_low(v, width) ? v_load_low(b + v * panel_stride)
+                                                : gemm_value(b + v / GEMM_NV * panel_stride,
+                                                             v % GEMM_NV, ahead, scales, v, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
         if (width < 2 * V_LEN) {
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++)
-                sum[i][v] = gemm_is_low(v, width) && of != GEMM_PAIRS
-                                ? v_accumulate_spread_low(at, line[v], sum[i][v])
-                                : gemm_add_spread(at, line[v], sum[i][v], of);
+                sum[i][v] = gemm_is_low(v, width) ? v_accumulate_spread_low(at, line[v], sum[i][v])
+                                                  : gemm_add_spread(at, line[v], sum[i][v], of);
             continue;
         }
         const vf ai = v_set1(*at);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
-            sum[i][v] = gemm_is_low(v, width) && of != GEMM_PAIRS
-                            ? v_accumulate_low(ai, line[v], sum[i][v])
-                            : gemm_add(ai, line[v], sum[i][v], of);
+            sum[i][v] = gemm_is_low(v, width) ? v_accumulate_low(ai, line[v], sum[i][v])
+                                              : gemm_add(ai, line[v], sum[i][v], of);
     }
 }
 
@@ -226,7 +224,9 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_floats(of, 1));
     /* A wide tile prefetches nothing; a narrow one prefetches what it reads later. */
     const bool fetches = (of == GEMM_F32 || of == GEMM_PAIRS) && panels <= GEMM_PANELS;
-    const int unroll = gemm_has_levels(of) ? gemm_lines(of) : GEMM_UNROLL;
+    const int unroll = gemm_has_levels(of)                ? gemm_lines(of)
+                       : rows * vectors >= GEMM_MANY_SUMS ? GEMM_UNROLL_MANY
+                                                          : GEMM_UNROLL;
     gemm_scales scales;
     const float *head = b;
     int64_t left = 0; /* blocks of this head */
@@ -327,11 +327,11 @@ static const gemm_tiles_of gemm_tiles[] = {GEMM_TILES(GEMM_PLACE_TILES)};
         gemm_tile(g, prefetch, prefetch_step, rows, width, GEMM_PAIRS);                            \
     }
 #define GEMM_DEFINE_PAIRS_OF(width, most) GEMM_ROWS_##most(GEMM_DEFINE_PAIRS, width)
-GEMM_TILES(GEMM_DEFINE_PAIRS_OF)
+GEMM_PAIRS_TILES(GEMM_DEFINE_PAIRS_OF)
 #define GEMM_PLACE_PAIRS(rows, width) [rows] = gemm_pairs_##rows##x##width,
 #define GEMM_PLACE_PAIRS_OF(width, most)                                                           \
     [(width) / GEMM_COLS] = {most, {GEMM_ROWS_##most(GEMM_PLACE_PAIRS, width)}},
-static const gemm_tiles_of gemm_pairs[] = {GEMM_TILES(GEMM_PLACE_PAIRS_OF)};
+static const gemm_tiles_of gemm_pairs[] = {GEMM_PAIRS_TILES(GEMM_PLACE_PAIRS_OF)};
 #endif
 
 static const gemm_tiles_of *gemm_tiles_for(bool pairs) {
@@ -486,10 +486,11 @@ V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
     g->fused = fused_at(g->fused, 0, elements);
 }
 
-/* Returns the width of the next tiles of m rows, if so many columns are left. */
-static int64_t gemm_next_width(int64_t m, int64_t cols) {
+/* Returns the width of the next tiles of m rows, a multiple of `step`, if so many columns are left.
+ */
+static int64_t gemm_next_width(int64_t m, int64_t cols, int64_t step) {
     const int64_t left = i64_ceil_div(cols, GEMM_NR);
-    const int64_t needed = i64_ceil_div(cols, GEMM_COLS) * GEMM_COLS;
+    const int64_t needed = i64_ceil_div(cols, step) * step;
     int64_t panels = i64_min(left, GEMM_PANELS);
     if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
         panels = GEMM_WIDE_PANELS;
@@ -513,7 +514,7 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
     const gemm_tiles_of *const all = gemm_tiles_for(block->pairs);
     gemm_block g = *block;
     for (int64_t j = 0, width; j < n; j += width) {
-        width = gemm_next_width(m, n - j);
+        width = gemm_next_width(m, n - j, block->pairs ? GEMM_NR : GEMM_COLS);
         const int64_t kind = width / GEMM_COLS, panels = i64_ceil_div(width, GEMM_NR);
         const gemm_tile_fn *tile = all[kind].tile;
         /* Tiles have about equal heights: 10 rows are split into 5 and 5, not 9 and 1. */

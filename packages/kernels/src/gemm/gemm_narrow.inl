@@ -15,14 +15,17 @@ enum {
 /* X(rows, panels, of) for all tiles that gemm_narrow_panels chooses, with at most GEMM_WIDE_MR
  * rows. */
 #if V_LEN == 16
-#define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 2, of) X(1, 3, of) X(1, 4, of)
-#define GEMM_FEW_ROWS(X, of)                                                                       \
-    GEMM_ROWS_6(X, 1, of) GEMM_ROWS_6(X, 2, of) GEMM_ROWS_1(X, 3, of) GEMM_ROWS_6(X, 4, of)
+#define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 4, of)
+#define GEMM_FEW_ROWS(X, of) GEMM_ROWS_6(X, 1, of) GEMM_ROWS_3(X, 2, of) GEMM_ROWS_6(X, 4, of)
 #elif V_LEN == 8
 #define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 2, of)
 #define GEMM_FEW_ROWS(X, of) GEMM_ROWS_2(X, 1, of) GEMM_ROWS_2(X, 2, of)
-#else
+#else /* of 16 registers one panel has enough sums */
+#if V_REGISTERS == 32
 #define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 2, of)
+#else
+#define GEMM_ONE_ROWS(X, of) X(1, 1, of)
+#endif
 #define GEMM_FEW_ROWS(X, of) GEMM_ROWS_1(X, 1, of) GEMM_ROWS_1(X, 2, of)
 #endif
 
@@ -87,11 +90,11 @@ static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of)
 }
 
 /* Returns how many of the remaining panels the next tiles of this many rows take. Every tile adds
- * code: at the edge, more rows take two panels and one, not three. */
-static int64_t gemm_narrow_panels(int64_t rows, int64_t left) {
-    if (left >= GEMM_WIDE_PANELS)
+ * code: at the edge those of two panels are for few rows, which have few sums. */
+static int64_t gemm_narrow_panels(int64_t rows, int64_t left, gemm_element of) {
+    if (left >= GEMM_WIDE_PANELS && gemm_narrow_tiles[of][GEMM_WIDE_PANELS][rows])
         return GEMM_WIDE_PANELS;
-    return i64_min(left, rows == 1 ? 3 : 2);
+    return left >= 2 && gemm_narrow_tiles[of][2][rows] ? 2 : 1;
 }
 
 /* Does what gemm_block_run does, for a plain matrix A. */
@@ -101,8 +104,8 @@ static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n,
     for (int64_t j = 0, width; j < n; j += width) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
-        width = gemm_widens(m, of) ? gemm_next_width(m, n - j)
-                                   : gemm_narrow_panels(i64_ceil_div(m, tiles), left) * GEMM_NR;
+        width = gemm_widens(m, of) ? gemm_next_width(m, n - j, GEMM_COLS)
+                                   : gemm_narrow_panels(i64_ceil_div(m, tiles), left, of) * GEMM_NR;
         const int64_t panels = i64_ceil_div(width, GEMM_NR);
         const int64_t cols = i64_min(width, n - j);
         gemm_block g = *block;
