@@ -508,6 +508,7 @@ MEASUREMENTS = {
         "tools.peers.quantized",
         "--write",
         (*MODELS, *PEERS),
+        MINILM,
     ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "budgets": ("tools.peers.budgets", "", MODELS),

