@@ -14,6 +14,13 @@ enum {
     CHAIN_ROWS = 8 / CHAIN_PANEL,              /* of a panel, computed at a time */
 };
 
+/* Whether packs bound bytes: SIMDe has not all of them. */
+#if V_LEN == 8 || (V_LEN == 16 && !defined(TAPER_EMULATED))
+#define CHAIN_PACKS 1
+#else
+#define CHAIN_PACKS 0
+#endif
+
 typedef enum chain_kind {
     CHAIN_LOAD, /* the first step, of a float32 or int32 */
     CHAIN_LOAD_I8,
@@ -338,10 +345,10 @@ V_INLINE vf chain_term_of(const char *bytes, bool is_signed, vf less, vf factor)
 /* Returns whether packs can bound what a chain quantizes: from 0 on. NaN, and what is below int32,
  * become its least number, and so 0. */
 V_INLINE bool chain_is_bounded_at_0(const program_instruction *chain) {
-    return V_LEN == 8 && chain->low == 0 && chain->shift >= 0 && chain->shift <= 255;
+    return CHAIN_PACKS && chain->low == 0 && chain->shift >= 0 && chain->shift <= 255;
 }
 
-#if V_LEN == 8
+#if CHAIN_PACKS && V_LEN == 8
 /* Stores x + shift of some vectors of some rows, bounded to 0 and 255: packs do that. shift: from 0
  * to 255, rows * vectors: a multiple of 4, vectors: 2 or 4. row: from row to row. */
 V_INLINE void chain_store_bounded(uint8_t *p, int64_t row, const vi *x, int16_t shift,
@@ -356,6 +363,28 @@ V_INLINE void chain_store_bounded(uint8_t *p, int64_t row, const vi *x, int16_t 
         _mm_storeu_si128((__m128i *)(void *)to, _mm256_castsi256_si128(bytes));
         _mm_storeu_si128((__m128i *)(void *)(vectors == 2 ? to + row : to + 16),
                          _mm256_extracti128_si256(bytes, 1));
+    }
+}
+#elif CHAIN_PACKS
+/* The same; vectors: 1 or a multiple of 4. */
+V_INLINE void chain_store_bounded(uint8_t *p, int64_t row, const vi *x, int16_t shift,
+                                  const int rows, const int vectors) {
+    const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const vi added = _mm512_set1_epi16(shift);
+#pragma GCC unroll 16
+    for (int v = 0; v < rows * vectors; v += 4) {
+        const vi first = _mm512_adds_epi16(_mm512_packs_epi32(x[v], x[v + 1]), added);
+        const vi second = _mm512_adds_epi16(_mm512_packs_epi32(x[v + 2], x[v + 3]), added);
+        const vi bytes = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(first, second));
+        uint8_t *const to = p + v / vectors * row + v % vectors * V_LEN;
+        if (vectors > 1) {
+            vi_store((int32_t *)(void *)to, bytes);
+            continue;
+        }
+        _mm_storeu_si128((__m128i *)(void *)to, _mm512_castsi512_si128(bytes));
+        _mm_storeu_si128((__m128i *)(void *)(to + row), _mm512_extracti32x4_epi32(bytes, 1));
+        _mm_storeu_si128((__m128i *)(void *)(to + 2 * row), _mm512_extracti32x4_epi32(bytes, 2));
+        _mm_storeu_si128((__m128i *)(void *)(to + 3 * row), _mm512_extracti32x4_epi32(bytes, 3));
     }
 }
 #endif
@@ -477,7 +506,7 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
             break;
         case CHAIN_QUANTIZE: {
             const vf low = v_set1(chain->low), high = v_set1(chain->high);
-#if V_LEN == 8
+#if CHAIN_PACKS
             if (whole && all % 4 == 0 && chain_is_bounded_at_0(chain)) {
                 const vf most = v_set1(chain->high - chain->shift);
                 vi bytes[8];
@@ -632,7 +661,7 @@ V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_
                 x = v_max(low, chain->shift != 0 ? v_add(v_round(x), shift) : x);
             bytes[v] = v_to_int(v_min(high, x));
         }
-#if V_LEN == 8
+#if CHAIN_PACKS
         if (bounded) {
             chain_store_bounded((uint8_t *)out, out_row, bytes, (int16_t)chain->shift, ROWS,
                                 CHAIN_PANEL);
