@@ -152,6 +152,55 @@ static void check_requantized_rows(int64_t cols, bool subtracts, bool is_silu, i
     check_free(scratch);
 }
 
+/* The sum of two scaled sums in int32, requantized; or the difference, which is several chains.
+ * joins: ADD or SUB. */
+static void check_two_sums(int64_t cols, const char *joins) {
+    enum { ROWS = 43, MOST = 64 };
+    const char *const code[] = {"CAST:float32", "MUL",   "ADD",       "CAST:float32", "MUL",
+                                "ADD",          joins,   "RELU",      "MUL",          "MAXIMUM",
+                                "MINIMUM",      "ROUND", "CAST:uint8"};
+    /* Values: 0 and 1 sums, 2 and 4 factors, 3 and 5 terms, 6.. results. */
+    const int64_t args[] = {1,  6,  2,  7,  3,  0,  9,  4,  10, 5, 8,
+                            11, 12, 13, -1, 14, -2, 15, -3, 16, 17};
+    const taper_scalar scalars[] = {{0.37, 0}, {0, 0}, {255, 0}};
+    const int64_t dims[] = {ROWS, cols};
+    static int32_t sums[2][ROWS * MOST];
+    static float by[4][MOST];
+    static uint8_t got[ROWS * MOST];
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < ROWS * cols; i++)
+            sums[k][i] = (int32_t)check_int(-9000, 9000);
+    for (int k = 0; k < 4; k++)
+        check_fill_uniform(by[k], cols, k % 2 ? -300 : 0, k % 2 ? 300 : 0.1f);
+    taper_tensor extras[5] = {check_tensor(sums[1], TAPER_INT32, 2, dims)};
+    for (int k = 0; k < 4; k++)
+        extras[1 + k] = check_tensor(by[k], TAPER_FLOAT32, 1, &cols);
+    const taper_tensor out = check_tensor(got, TAPER_UINT8, 2, dims);
+    taper_program p;
+    const taper_status status =
+        ENGINE.prepare(&p, &(taper_strings){code, COUNT(code)}, &(taper_ints){args, COUNT(args)},
+                       &(taper_scalars){scalars, 3}, extras, 5, &out, TAPER_INT32);
+    CHECK(status == TAPER_OK && p.in_panels && (p.count == 1) == (strcmp(joins, "ADD") == 0),
+          "status %d, %d instructions", status, p.count);
+    void *scratch = check_alloc(p.scratch_bytes, 0);
+    for (int64_t rows = 1; rows <= ROWS; rows += ROWS - 1) {
+        memset(got, 0, sizeof got);
+        for (int64_t r = 0; r < ROWS; r += rows)
+            ENGINE.run(&p, extras, r, r + rows, 0, cols, sums[0] + r * cols, cols, got + r * cols,
+                       cols, scratch);
+        for (int64_t i = 0; i < ROWS * cols; i++) {
+            const int64_t c = i % cols;
+            const float a = (float)sums[1][i] * by[0][c], b = (float)sums[0][i] * by[2][c];
+            const float first = a + by[1][c], second = b + by[3][c];
+            float v = strcmp(joins, "ADD") ? first - second : first + second;
+            v = fminf(fmaxf((v < 0 ? 0 : v) * 0.37f, 0), 255);
+            CHECK(got[i] == (int)nearbyintf(v), "element %lld: %d, not %g", (long long)i, got[i],
+                  (double)v);
+        }
+    }
+    check_free(scratch);
+}
+
 /* SILU in a chain has the bits of SILU alone, but for the sign of NaN. */
 static void check_silu_rows(int64_t cols) {
     enum { ROWS = 29, MOST = 64 };
@@ -297,6 +346,10 @@ static void rows_of_panels(void) {
                                    kind % 12 < 6 ? 0 : -128);
     for (int64_t cols = 1; cols <= 64; cols += 9)
         check_silu_rows(cols);
+    for (int64_t cols = 7; cols <= 64; cols += 19) {
+        check_two_sums(cols, "ADD");
+        check_two_sums(cols, "SUB");
+    }
     static const int64_t cols[] = {1, 7, 16, 24, 33, 100, 600};
     for (size_t i = 0; i < COUNT(cols); i++)
         for (int kind = 0; kind < 6; kind++)

@@ -34,10 +34,12 @@ typedef enum chain_kind {
     CHAIN_MIN,
     CHAIN_ADD_I8, /* a term of bytes: (operand - less) * factor */
     CHAIN_ADD_U8,
+    CHAIN_HOLD,  /* keeps the value so far, and loads the next operand, an int32 */
     CHAIN_FLOAT, /* from here on: of the value so far alone */
     CHAIN_RELU,
     CHAIN_ROUND,
     CHAIN_SILU,
+    CHAIN_ADD_HELD,
     CHAIN_STORE, /* the last step, of a float32 or int32 */
     CHAIN_STORE_BYTE,
     /* Steps of several micro-ops that often follow each other. */
@@ -194,17 +196,19 @@ static void chain_quantizes(const taper_program *p, program_instruction *chain) 
     chain->steps = (int8_t)(from + 1);
 }
 
-/* Makes one step of those that scale sums. */
+/* Makes one step of those that scale sums, after each that loads them. */
 static void chain_scales(program_instruction *chain) {
-    const bool subtracts = chain->step[1] == CHAIN_I32_SUB;
-    const int first = subtracts ? 2 : 1;
-    if (chain->step[0] != CHAIN_LOAD || chain->step[first] != CHAIN_FLOAT ||
-        chain->step[first + 1] != CHAIN_MUL || chain->step[first + 2] != CHAIN_ADD)
-        return;
-    chain->step[1] = subtracts ? CHAIN_SUB_SCALE : CHAIN_SCALE;
-    const int joined = first + 1;
-    chain->steps = (int8_t)(chain->steps - joined);
-    memmove(&chain->step[2], &chain->step[2 + joined], (size_t)(chain->steps - 2));
+    for (int8_t *step = chain->step, *end = step + chain->steps; step + 4 < end; step++) {
+        const bool subtracts = step[1] == CHAIN_I32_SUB;
+        const int joined = subtracts ? 3 : 2;
+        if ((*step != CHAIN_LOAD && *step != CHAIN_HOLD) || step[joined - 1] != CHAIN_FLOAT ||
+            step[joined] != CHAIN_MUL || step[joined + 1] != CHAIN_ADD)
+            continue;
+        step[1] = subtracts ? CHAIN_SUB_SCALE : CHAIN_SCALE;
+        end -= joined;
+        chain->steps = (int8_t)(chain->steps - joined);
+        memmove(&step[2], &step[2 + joined], (size_t)(end - &step[2]));
+    }
 }
 
 /* Returns whether an instruction adds two values. */
@@ -213,13 +217,23 @@ static bool chain_is_sum(const program_instruction *instruction, int16_t a, int1
     return instruction->run == f32_add && ((o[0] == a && o[1] == b) || (o[0] == b && o[1] == a));
 }
 
+/* Returns whether an instruction that does not read the value so far begins another one, of sums
+ * that an operand has. */
+static bool chain_holds(const taper_program *p, const program_instruction *instruction,
+                        int16_t so_far) {
+    const int16_t sums = instruction->operand[0];
+    return instruction->run == f32_from_i32 && sums != so_far && sums < RESULT_SLOT &&
+           p->inputs[sums].col_stride != 0;
+}
+
 /* Returns how many instructions from `from` on are one chain, which it makes; 0 if none is. reads:
  * how often each value is read. before: a term that the chain must add, or NULL. */
 static int32_t chain_of(const taper_program *p, int32_t from, const int *reads,
                         const chain_term *before, program_instruction *chain) {
-    int32_t j = from;
-    int16_t so_far = -1;
+    int32_t j = from, held_to = 0;
+    int16_t so_far = -1, held = -1;
     bool is_added = false; /* a term */
+    program_instruction before_hold;
     *chain = (program_instruction){.arity = 1, .steps = 1};
     const program_instruction *first = &p->code[from];
     for (int k = 0; k < first->arity && so_far < 0; k++) {
@@ -243,7 +257,7 @@ static int32_t chain_of(const taper_program *p, int32_t from, const int *reads,
             break;
         const bool to_i8 = instruction->run == i8_from_f32;
         if ((to_i8 || instruction->run == u8_from_f32) && instruction->operand[0] == so_far) {
-            if (!chain_is_bounded(p, chain, to_i8 ? -128 : 0, to_i8 ? 127 : 255))
+            if (held >= 0 || !chain_is_bounded(p, chain, to_i8 ? -128 : 0, to_i8 ? 127 : 255))
                 break;
             chain->step[chain->steps++] = CHAIN_STORE_BYTE;
             chain->cost = (int16_t)(chain->cost + instruction->cost);
@@ -251,7 +265,7 @@ static int32_t chain_of(const taper_program *p, int32_t from, const int *reads,
             chain_scales(chain);
             return before && !is_added ? 0 : ++j - from;
         }
-        if (chain->steps > PROGRAM_MAX_STEPS - 2 || chain->arity == PROGRAM_MAX_OPERANDS)
+        if (chain->steps > PROGRAM_MAX_STEPS - 3 || chain->arity == PROGRAM_MAX_OPERANDS)
             break;
         const chain_term next = chain_term_at(p, j, reads);
         const chain_term *const term = next.count ? &next : before;
@@ -263,6 +277,18 @@ static int32_t chain_of(const taper_program *p, int32_t from, const int *reads,
             chain->cost = (int16_t)(chain->cost + p->code[sum].cost);
             chain_add_term(chain, term);
             is_added = true;
+        } else if (held >= 0 && chain_is_sum(instruction, so_far, held)) {
+            chain->step[chain->steps++] = CHAIN_ADD_HELD;
+            chain->cost = (int16_t)(chain->cost + instruction->cost);
+            held = -1;
+        } else if (held_to == 0 && j > from && chain_holds(p, instruction, so_far)) {
+            before_hold = *chain;
+            held_to = j;
+            held = so_far;
+            chain->step[chain->steps++] = CHAIN_HOLD;
+            chain->step[chain->steps++] = CHAIN_FLOAT;
+            chain->operand[chain->arity++] = instruction->operand[0];
+            chain->cost = (int16_t)(chain->cost + instruction->cost);
         } else {
             const int kind = chain_step(p, instruction, so_far, &other);
             if (kind < 0)
@@ -273,6 +299,10 @@ static int32_t chain_of(const taper_program *p, int32_t from, const int *reads,
             chain->cost = (int16_t)(chain->cost + instruction->cost);
         }
         so_far = (int16_t)(RESULT_SLOT + j);
+    }
+    if (held >= 0) { /* and never added */
+        *chain = before_hold;
+        j = held_to;
     }
     chain->step[chain->steps++] = CHAIN_STORE;
     chain_scales(chain);
@@ -437,6 +467,7 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
         }                                                                                          \
     }
     uint8_t last[V_LEN] = {0}; /* bytes of a part of a vector */
+    vf held[8];
     if (chain->step[0] == CHAIN_LOAD) {
         CHAIN_EACH(const char *p = CHAIN_ROW(in->data, in->row);
                    x[v] = in->step ? CHAIN_LOAD_AT(p) : chain_set1(p))
@@ -484,6 +515,13 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
                                                         is_signed, less, factor)))
             break;
         }
+        case CHAIN_HOLD:
+            in++;
+            CHAIN_EACH(held[v] = x[v]; x[v] = CHAIN_LOAD_AT(CHAIN_ROW(in->data, in->row)))
+            break;
+        case CHAIN_ADD_HELD:
+            CHAIN_EACH(x[v] = v_add(held[v], x[v]))
+            break;
         case CHAIN_FLOAT:
             CHAIN_EACH(x[v] = v_from_int(v_as_int(x[v])))
             break;
@@ -573,6 +611,7 @@ typedef struct chain_requantization {
     int term;
     bool is_signed;
     bool is_silu; /* or SILU and a factor */
+    bool holds;   /* the term is other sums, scaled, too: what comes first in the chain */
     float low, factor;
 } chain_requantization;
 
@@ -586,20 +625,28 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
                                  .factor = 1};
     if (chain->step[0] != CHAIN_LOAD || in[0].step == 0 || (!to->subtracts && *step != CHAIN_SCALE))
         return false;
-    const int shared = to->subtracts ? 4 : 3;
-    for (int k = 1; k < shared; k++)
-        if (in[k].step == 0 || in[k].row != 0)
-            return false;
+    int shared = to->subtracts ? 4 : 3;
     step++;
-    if (*step == CHAIN_ADD_I8 || *step == CHAIN_ADD_U8) {
+    if (*step == CHAIN_HOLD) {
+        if (to->subtracts || !to->bounded || step[1] != CHAIN_SCALE || step[2] != CHAIN_ADD_HELD)
+            return false;
+        to->holds = true;
+        step += 2;
+        shared = 6;
+    }
+    for (int k = 1; k < shared; k++)
+        if ((in[k].step == 0 || in[k].row != 0) && !(to->holds && k == 3))
+            return false;
+    if (*step == CHAIN_ADD_I8 || *step == CHAIN_ADD_U8 || to->holds) {
         to->term = shared;
         to->is_signed = *step++ == CHAIN_ADD_I8;
+        shared += !to->holds;
         if (*step == CHAIN_RELU) {
             to->low = 0;
             step++;
         }
-        if (*step == CHAIN_MUL && in[shared + 1].step == 0 && in[shared + 1].row == 0) {
-            memcpy(&to->factor, in[shared + 1].data, sizeof to->factor);
+        if (*step == CHAIN_MUL && in[shared].step == 0 && in[shared].row == 0) {
+            memcpy(&to->factor, in[shared].data, sizeof to->factor);
             step++;
         }
     } else if (*step == CHAIN_SILU) {
@@ -620,39 +667,52 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
 V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_requantization *c,
                                   const chain_operand *in, char *out, int64_t out_row, int64_t rows,
                                   const bool subtracts, const bool bounded, const bool adds,
-                                  const bool is_silu) {
+                                  const bool is_silu, const bool holds) {
     enum { ALL = 4, ROWS = ALL / CHAIN_PANEL };
-    const chain_operand *const scale = &in[subtracts ? 2 : 1];
+    const chain_operand *const sums_of = &in[holds ? 3 : 0];
+    const chain_operand *const scale = &sums_of[subtracts ? 2 : 1];
     const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
     const vf high = v_set1(bounded ? chain->high - chain->shift : chain->high);
     const vf less_bytes = v_set1(chain->less), byte_factor = v_set1(chain->factor);
     const vf term_low = v_set1(c->low), term_factor = v_set1(c->factor);
     vi less[CHAIN_PANEL];
-    vf factor[CHAIN_PANEL], term[CHAIN_PANEL];
+    vf factor[CHAIN_PANEL], term[CHAIN_PANEL], held_factor[CHAIN_PANEL], held_term[CHAIN_PANEL];
 #pragma GCC unroll 4
     for (int v = 0; v < CHAIN_PANEL; v++) {
+        if (holds) {
+            held_factor[v] = v_load((const float *)(const void *)in[1].data + v * V_LEN);
+            held_term[v] = v_load((const float *)(const void *)in[2].data + v * V_LEN);
+        }
         if (subtracts)
             less[v] = vi_load((const int32_t *)(const void *)in[1].data + v * V_LEN);
         factor[v] = v_load((const float *)(const void *)scale[0].data + v * V_LEN);
         term[v] = v_load((const float *)(const void *)scale[1].data + v * V_LEN);
     }
-    const char *from = in[0].data, *added = in[c->term].data;
-    const int64_t added_row = in[c->term].row;
+    const chain_operand *const more_of = &in[holds ? 0 : c->term];
+    const char *from = sums_of->data, *added = more_of->data;
+    const int64_t from_row = sums_of->row, added_row = more_of->row;
     int64_t r = 0;
     for (; r + ROWS <= rows;
-         r += ROWS, from += ROWS * in[0].row, added += ROWS * added_row, out += ROWS * out_row) {
+         r += ROWS, from += ROWS * from_row, added += ROWS * added_row, out += ROWS * out_row) {
         vi bytes[ALL];
 #pragma GCC unroll 4
         for (int v = 0; v < ALL; v++) {
             const int column = v % CHAIN_PANEL;
-            const char *const at = from + v / CHAIN_PANEL * in[0].row;
+            const char *const at = from + v / CHAIN_PANEL * from_row;
             vi sums = vi_load((const int32_t *)(const void *)at + column * V_LEN);
             if (subtracts)
                 sums = vi_sub(sums, less[column]);
             vf x = v_add(v_mul(v_from_int(sums), factor[column]), term[column]);
-            if (adds) {
+            if (holds) {
+                const char *const more = added + v / CHAIN_PANEL * added_row;
+                const vi held = vi_load((const int32_t *)(const void *)more + column * V_LEN);
+                const vf scaled = v_mul(v_from_int(held), held_factor[column]);
+                x = v_add(v_add(scaled, held_term[column]), x);
+            } else if (adds) {
                 const char *const more = added + v / CHAIN_PANEL * added_row + column * V_LEN;
                 x = v_add(x, chain_term_of(more, c->is_signed, less_bytes, byte_factor));
+            }
+            if (holds || adds) {
                 x = v_mul(v_max(term_low, x), term_factor);
             }
             if (is_silu)
@@ -676,15 +736,18 @@ V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_
 static int64_t chain_requantize_of(const program_instruction *chain, const chain_requantization *c,
                                    const chain_operand *in, char *out, int64_t out_row,
                                    int64_t rows) {
+#define CHAIN_REQUANTIZE_AS(...) chain_requantize(chain, c, in, out, out_row, rows, __VA_ARGS__)
 #define CHAIN_REQUANTIZE(subtracts, bounded)                                                       \
-    (c->term ? chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, true, false) \
-     : c->is_silu                                                                                  \
-         ? chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, false, true)     \
-         : chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, false, false))
+    (c->term      ? CHAIN_REQUANTIZE_AS(subtracts, bounded, true, false, false)                    \
+     : c->is_silu ? CHAIN_REQUANTIZE_AS(subtracts, bounded, false, true, false)                    \
+                  : CHAIN_REQUANTIZE_AS(subtracts, bounded, false, false, false))
+    if (c->holds)
+        return CHAIN_REQUANTIZE_AS(false, true, false, false, true);
     if (c->subtracts)
         return c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
     return c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
 #undef CHAIN_REQUANTIZE
+#undef CHAIN_REQUANTIZE_AS
 }
 
 /* Computes rows of n columns, at most PROGRAM_PANEL. in: the operands of the first row. */
