@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 import torch
 
 
+@cache  # an op is declared once
 def declare_torchvision_ops() -> None:
     """Declare the ops of torchvision's library where it does not load: beside torch's CPU build.
 
