@@ -427,18 +427,20 @@ def test_the_arena_of_one_large_run_goes_where_later_ones_are_small():
     np.testing.assert_array_equal(y, 1)
 
 
-def test_memory_of_results_serves_again_once_nobody_holds_it():
+@pytest.mark.parametrize("most", [64, 1536])
+def test_memory_of_results_serves_again_once_nobody_holds_it(most):
     """Not before: not while an array, a part of it or a buffer over it is left."""
     session = InferenceSession(growing(), options())
 
-    def run(number, rows=64):
+    def run(number, rows=most):
         return session.run(None, {"x": np.full((rows, 1024), number, np.float32)})[0]
 
     (want,) = set(run(3).flat)
     first = run(3)
     address = first.ctypes.data
     assert first.flags.writeable
-    others = [run(number, rows) for number, rows in ((0, 64), (1, 48), (2, 64))]
+    assert address % 64 == 0  # a line of the cache
+    others = [run(number, rows) for number, rows in ((0, most), (1, most * 3 // 4), (2, most))]
     assert address not in [other.ctypes.data for other in others]
     part = memoryview(first[1:2].T)
     del first, others
@@ -446,7 +448,7 @@ def test_memory_of_results_serves_again_once_nobody_holds_it():
     assert set(np.asarray(part).flat) == {want}
     places = set()
     for number in range(8):  # the one before is held while the next is computed
-        y = run(number, rows=64 - number)
+        y = run(number, rows=most - number)
         places.add(y.ctypes.data)
     assert len(places) == 2
 
@@ -456,12 +458,12 @@ def test_memory_of_results_is_swept():
     before = threading.enumerate()
     tracemalloc.start()
     try:
-        session.run(None, {"x": np.zeros((1024, 1024), np.float32)})
-        assert tracemalloc.get_traced_memory()[0] >= 4 << 20
+        session.run(None, {"x": np.zeros((1000, 1024), np.float32)})
+        assert tracemalloc.get_traced_memory()[0] >= 1000 << 12
         assert sweepers(before)
         for _ in range(2):
             session._pool.sweep()
-        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+        assert tracemalloc.get_traced_memory()[0] < 1000 << 12
     finally:
         tracemalloc.stop()
         session.close()

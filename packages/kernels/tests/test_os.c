@@ -103,10 +103,12 @@ static void coarse_clock_goes_on(void) {
     CHECK(took > 0.05 && took < 60, "%g s in 0.1 s", took);
 }
 
-/* Memory is zeroed each time; more than an address space gives NULL. */
+/* Memory is zeroed each time, of small pages and of large ones; more than an address space gives
+ * NULL. */
 static void maps_memory(void) {
-    const size_t bytes = (size_t)1 << 20;
-    for (int i = 0; i < 3; i++) {
+    const size_t sizes[] = {(size_t)1 << 20, ((size_t)5 << 20) + 64, (size_t)4 << 20};
+    for (int i = 0; i < 6; i++) {
+        const size_t bytes = sizes[i % 3];
         char *memory = taper_os_map(bytes);
         CHECK(memory, "turn %d", i);
         for (size_t k = 0; memory && k < bytes; k += 1024) {
@@ -116,7 +118,8 @@ static void maps_memory(void) {
         if (memory)
             taper_os_unmap(memory, bytes);
     }
-    CHECK(!taper_os_map(bytes << 40), "of no size");
+    CHECK(!taper_os_map((size_t)1 << 60), "of no size");
+    CHECK(!taper_os_map(SIZE_MAX - 1), "of no size");
 }
 
 int main(int argc, char **argv) {

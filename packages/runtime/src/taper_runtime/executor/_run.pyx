@@ -29,6 +29,7 @@ from taper_runtime.native.taper cimport *
 
 import numpy as np
 
+from taper_runtime.base.buffers import aligned_bytes
 from taper_runtime.base.errors import (
     InputError, NodeInputError, OptionError, StoppedError, TaperError
 )
@@ -42,6 +43,9 @@ cdef enum:
 
 # Results of at least this many bytes are in memory that a frame keeps.
 cdef Py_ssize_t LARGE_RESULT_BYTES = 1 << 16
+
+# Those of at least this many bytes are mapped from the system, in large pages.
+cdef Py_ssize_t MAPPED_RESULT_BYTES = 1 << 22
 
 # How many results per output a frame keeps memory for: `y = session.run(...)` in a loop holds one
 # result while the next is computed.
@@ -264,7 +268,11 @@ cdef class Frame(PooledFrame):
         if len(kept) == RESULTS_KEPT:
             self.result_bytes -= <size_t>kept[0].nbytes
             del kept[0]
-        memory = np.empty(nbytes, np.uint8)
+        # numpy's own memory is not aligned to lines of the cache, and has large pages by chance.
+        # Memory of a Buffer goes back to the system, so it serves only where pages are large.
+        cdef bint is_mapped = nbytes >= MAPPED_RESULT_BYTES
+        source = Buffer(nbytes) if is_mapped else memoryview(aligned_bytes(nbytes))
+        memory = np.frombuffer(source, np.uint8)
         kept.append(memory)
         self.result_bytes += nbytes
         return memory

@@ -1,4 +1,5 @@
 """Own memory that C reads and writes; a part of ``_kernels.pyx``."""
+from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
@@ -29,3 +30,6 @@ cdef class Buffer:
             taper_unmap_memory(self.block, self.mapped)
         else:
             free(self.block)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
