@@ -443,22 +443,15 @@ typedef struct resample_tile {
 } resample_tile;
 
 /* Copies columns of 4 bytes, by lanes that resample_begin_block found. Output row i copies row
- * rows[i] of x, or row i if rows is NULL. An output row that equals the one before copies that one.
- */
-static void resample_copy_near(const resample_work *w, float *y, const float *x,
+ * rows[i] of x, or row i if rows is NULL. Rows that are equal read x again, which is in L1: to
+ * write them side by side would break the order that the CPU fetches lines in. */
+static void resample_copy_near(const resample_work *w, float *restrict y, const float *restrict x,
                                const int32_t *rows, const resample_tile *t) {
     const int64_t n = t->end - t->begin, y_row = w->s->y_row, x_row = w->s->x_row;
     const int32_t *const low = w->low, *const from = w->from;
-    int64_t before = -1;
     for (int64_t row = t->first; row < t->last; row++, y += y_row) {
-        const int64_t taken = rows ? rows[row] : row;
-        const float *const line = x + taken * x_row;
+        const float *const line = x + (rows ? rows[row] : row) * x_row;
         int64_t c = 0;
-        if (taken == before) {
-            bytes_copy((uint8_t *)y, (const uint8_t *)(y - y_row), n * (int64_t)sizeof *y);
-            continue;
-        }
-        before = taken;
         for (; c + V_LEN <= n; c += V_LEN)
             v_store(y + c, v_permute(v_load(line + low[c / V_LEN]), vi_load(from + c)));
         if (c < n)
