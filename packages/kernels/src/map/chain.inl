@@ -21,6 +21,9 @@ enum {
 #define CHAIN_PACKS 0
 #endif
 
+/* Columns of a panel from which on chain_requantize computes it. */
+enum { CHAIN_LEAST = V_LEN == 16 && CHAIN_PACKS ? PROGRAM_PANEL / 2 : PROGRAM_PANEL };
+
 typedef enum chain_kind {
     CHAIN_LOAD, /* the first step, of a float32 or int32 */
     CHAIN_LOAD_I8,
@@ -366,9 +369,27 @@ V_INLINE vf chain_set1(const void *p) {
     return v_set1(bits);
 }
 
+/* Returns the first n elements at p, 0 beyond them. */
+V_INLINE vi chain_sums(const char *p, int64_t n) {
+    return CHAIN_LEAST < PROGRAM_PANEL ? v_as_int(v_load_n((const float *)(const void *)p, n))
+                                       : vi_load((const int32_t *)(const void *)p);
+}
+
+V_INLINE vf chain_floats(const char *p, int64_t n) { return v_as_float(chain_sums(p, n)); }
+
+/* Returns the first n bytes, widened. */
+V_INLINE vi chain_bytes(const char *p, bool is_signed, int64_t n) {
+#if V_LEN == 16 && CHAIN_PACKS
+    const __m128i bytes = _mm_maskz_loadu_epi8((__mmask16)v_first_n(n), p);
+    return is_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+#else
+    (void)n;
+    return is_signed ? vi_load_i8((const int8_t *)p) : vi_load_u8((const uint8_t *)p);
+#endif
+}
+
 /* Returns a vector of a term. */
-V_INLINE vf chain_term_of(const char *bytes, bool is_signed, vf less, vf factor) {
-    const vi x = is_signed ? vi_load_i8((const int8_t *)bytes) : vi_load_u8((const uint8_t *)bytes);
+V_INLINE vf chain_term_of(vi x, vf less, vf factor) {
     return v_mul(v_sub(v_from_int(x), less), factor);
 }
 
@@ -511,8 +532,9 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
             if (!whole)
                 memcpy(last, in->data + i, (size_t)n);
             CHAIN_EACH(const char *p = CHAIN_ROW(in->data, in->row);
-                       x[v] = v_add(x[v], chain_term_of(whole ? p + CHAIN_COLUMN : (char *)last,
-                                                        is_signed, less, factor)))
+                       const char *at = whole ? p + CHAIN_COLUMN : (char *)last;
+                       const vi bytes = chain_bytes(at, is_signed, V_LEN);
+                       x[v] = v_add(x[v], chain_term_of(bytes, less, factor)))
             break;
         }
         case CHAIN_HOLD:
@@ -661,14 +683,14 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
 }
 
 /*
- * Computes rows of a panel of such a chain, which is that of most products of bytes: the operands
- * are in registers, and no step is looked up. Returns how many rows it has computed.
+ * Computes rows of n columns of such a chain, which is that of most products of bytes, from
+ * CHAIN_LEAST to a panel's: the operands are in registers, and no step is looked up.
  */
-V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_requantization *c,
-                                  const chain_operand *in, char *out, int64_t out_row, int64_t rows,
-                                  const bool subtracts, const bool bounded, const bool adds,
-                                  const bool is_silu, const bool holds) {
-    enum { ALL = 4, ROWS = ALL / CHAIN_PANEL };
+V_INLINE void chain_requantize(const program_instruction *chain, const chain_requantization *c,
+                               const chain_operand *in, char *out, int64_t out_row, int64_t rows,
+                               int64_t n, const bool subtracts, const bool bounded, const bool adds,
+                               const bool is_silu, const bool holds) {
+    enum { ALL = 4, ROWS = ALL / CHAIN_PANEL, STEP = V_LEN * sizeof(int32_t) };
     const chain_operand *const sums_of = &in[holds ? 3 : 0];
     const chain_operand *const scale = &sums_of[subtracts ? 2 : 1];
     const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
@@ -680,72 +702,83 @@ V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_
 #pragma GCC unroll 4
     for (int v = 0; v < CHAIN_PANEL; v++) {
         if (holds) {
-            held_factor[v] = v_load((const float *)(const void *)in[1].data + v * V_LEN);
-            held_term[v] = v_load((const float *)(const void *)in[2].data + v * V_LEN);
+            held_factor[v] = chain_floats(in[1].data + v * STEP, n);
+            held_term[v] = chain_floats(in[2].data + v * STEP, n);
         }
         if (subtracts)
-            less[v] = vi_load((const int32_t *)(const void *)in[1].data + v * V_LEN);
-        factor[v] = v_load((const float *)(const void *)scale[0].data + v * V_LEN);
-        term[v] = v_load((const float *)(const void *)scale[1].data + v * V_LEN);
+            less[v] = chain_sums(in[1].data + v * STEP, n);
+        factor[v] = chain_floats(scale[0].data + v * STEP, n);
+        term[v] = chain_floats(scale[1].data + v * STEP, n);
     }
     const chain_operand *const more_of = &in[holds ? 0 : c->term];
     const char *from = sums_of->data, *added = more_of->data;
-    const int64_t from_row = sums_of->row, added_row = more_of->row;
-    int64_t r = 0;
-    for (; r + ROWS <= rows;
-         r += ROWS, from += ROWS * from_row, added += ROWS * added_row, out += ROWS * out_row) {
+    int64_t from_row = sums_of->row, added_row = more_of->row;
+    const char *from_at[ROWS], *added_at[ROWS];
+    for (int64_t left = rows; left > 0; left -= ROWS) {
+        const bool whole = left >= ROWS && n == PROGRAM_PANEL;
+#pragma GCC unroll 4
+        for (int row = 0; row < ROWS; row++) { /* those beyond the last are the last */
+            from_at[row] = from;
+            added_at[row] = added;
+            from += left > row + 1 ? from_row : 0;
+            added += left > row + 1 ? added_row : 0;
+        }
         vi bytes[ALL];
 #pragma GCC unroll 4
         for (int v = 0; v < ALL; v++) {
-            const int column = v % CHAIN_PANEL;
-            const char *const at = from + v / CHAIN_PANEL * from_row;
-            vi sums = vi_load((const int32_t *)(const void *)at + column * V_LEN);
+            const int column = v % CHAIN_PANEL, row = v / CHAIN_PANEL;
+            vi sums = chain_sums(from_at[row] + column * STEP, n);
             if (subtracts)
                 sums = vi_sub(sums, less[column]);
             vf x = v_add(v_mul(v_from_int(sums), factor[column]), term[column]);
             if (holds) {
-                const char *const more = added + v / CHAIN_PANEL * added_row;
-                const vi held = vi_load((const int32_t *)(const void *)more + column * V_LEN);
+                const vi held = chain_sums(added_at[row] + column * STEP, n);
                 const vf scaled = v_mul(v_from_int(held), held_factor[column]);
                 x = v_add(v_add(scaled, held_term[column]), x);
             } else if (adds) {
-                const char *const more = added + v / CHAIN_PANEL * added_row + column * V_LEN;
-                x = v_add(x, chain_term_of(more, c->is_signed, less_bytes, byte_factor));
+                const vi more = chain_bytes(added_at[row] + column * V_LEN, c->is_signed, n);
+                x = v_add(x, chain_term_of(more, less_bytes, byte_factor));
             }
-            if (holds || adds) {
+            if (holds || adds)
                 x = v_mul(v_max(term_low, x), term_factor);
-            }
             if (is_silu)
                 x = v_mul(v_silu(x), term_factor);
             if (!bounded)
                 x = v_max(low, chain->shift != 0 ? v_add(v_round(x), shift) : x);
             bytes[v] = v_to_int(v_min(high, x));
         }
+        uint8_t some[ROWS][PROGRAM_PANEL];
+        uint8_t *const to = whole ? (uint8_t *)out : some[0];
+        const int64_t to_row = whole ? out_row : PROGRAM_PANEL;
 #if CHAIN_PACKS
-        if (bounded) {
-            chain_store_bounded((uint8_t *)out, out_row, bytes, (int16_t)chain->shift, ROWS,
-                                CHAIN_PANEL);
-            continue;
-        }
+        if (bounded)
+            chain_store_bounded(to, to_row, bytes, (int16_t)chain->shift, ROWS, CHAIN_PANEL);
+        else
 #endif
-        vi_store_bytes_of((uint8_t *)out, out_row, bytes, ROWS, CHAIN_PANEL);
+            vi_store_bytes_of(to, to_row, bytes, ROWS, CHAIN_PANEL);
+        for (int64_t row = 0; !whole && row < i64_min(left, ROWS); row++) {
+            enum { HALF = PROGRAM_PANEL / 2 };
+            memcpy(out + row * out_row, some[row], HALF);
+            memcpy(out + row * out_row + n - HALF, some[row] + n - HALF, HALF);
+        }
+        out += ROWS * out_row;
     }
-    return r;
 }
 
-static int64_t chain_requantize_of(const program_instruction *chain, const chain_requantization *c,
-                                   const chain_operand *in, char *out, int64_t out_row,
-                                   int64_t rows) {
-#define CHAIN_REQUANTIZE_AS(...) chain_requantize(chain, c, in, out, out_row, rows, __VA_ARGS__)
+static void chain_requantize_of(const program_instruction *chain, const chain_requantization *c,
+                                const chain_operand *in, char *out, int64_t out_row, int64_t rows,
+                                int64_t n) {
+#define CHAIN_REQUANTIZE_AS(...) chain_requantize(chain, c, in, out, out_row, rows, n, __VA_ARGS__)
 #define CHAIN_REQUANTIZE(subtracts, bounded)                                                       \
     (c->term      ? CHAIN_REQUANTIZE_AS(subtracts, bounded, true, false, false)                    \
      : c->is_silu ? CHAIN_REQUANTIZE_AS(subtracts, bounded, false, true, false)                    \
                   : CHAIN_REQUANTIZE_AS(subtracts, bounded, false, false, false))
     if (c->holds)
-        return CHAIN_REQUANTIZE_AS(false, true, false, false, true);
-    if (c->subtracts)
-        return c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
-    return c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
+        CHAIN_REQUANTIZE_AS(false, true, false, false, true);
+    else if (c->subtracts)
+        c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
+    else
+        c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
 #undef CHAIN_REQUANTIZE
 #undef CHAIN_REQUANTIZE_AS
 }
@@ -763,8 +796,10 @@ static void run_chain_of_panel(const program_instruction *chain, chain_operand *
         r += done;                                                                                 \
     }
     chain_requantization requantization;
-    if (n == PROGRAM_PANEL && chain_requantizes(chain, in, &requantization))
-        CHAIN_NEXT(chain_requantize_of(chain, &requantization, in, out, out_row, rows))
+    if (n >= CHAIN_LEAST && chain_requantizes(chain, in, &requantization)) {
+        chain_requantize_of(chain, &requantization, in, out, out_row, rows, n);
+        return;
+    }
     while (n == PROGRAM_PANEL && r + CHAIN_ROWS <= rows) {
         chain_vectors(chain, in, out, out_row, 0, CHAIN_ROWS, CHAIN_PANEL, true, 0);
         CHAIN_NEXT(CHAIN_ROWS)
