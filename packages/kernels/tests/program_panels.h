@@ -156,12 +156,12 @@ static void check_requantized_rows(int64_t cols, bool subtracts, bool is_silu, i
  * joins: ADD or SUB. */
 static void check_two_sums(int64_t cols, const char *joins) {
     enum { ROWS = 43, MOST = 64 };
-    const char *const code[] = {"CAST:float32", "MUL",   "ADD",       "CAST:float32", "MUL",
-                                "ADD",          joins,   "RELU",      "MUL",          "MAXIMUM",
-                                "MINIMUM",      "ROUND", "CAST:uint8"};
+    const char *const code[] = {"CAST:float32", "MUL",     "ADD",       "CAST:float32", "MUL",
+                                "ADD",          joins,     "RELU",      "MUL",          "ROUND",
+                                "MAXIMUM",      "MINIMUM", "CAST:uint8"};
     /* Values: 0 and 1 sums, 2 and 4 factors, 3 and 5 terms, 6.. results. */
     const int64_t args[] = {1,  6,  2,  7,  3,  0,  9,  4,  10, 5, 8,
-                            11, 12, 13, -1, 14, -2, 15, -3, 16, 17};
+                            11, 12, 13, -1, 14, 15, -2, 16, -3, 17};
     const taper_scalar scalars[] = {{0.37, 0}, {0, 0}, {255, 0}};
     const int64_t dims[] = {ROWS, cols};
     static int32_t sums[2][ROWS * MOST];
