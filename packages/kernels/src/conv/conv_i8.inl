@@ -2,12 +2,11 @@
  * Convolution of bytes with sums in int32, as products of bytes (gemm/engine_i8.h): the windows of
  * a block of pixels are put into scratch, a row for each pixel, which costs a byte's copy for as
  * many products as there are outputs. The lines of x that pixels of one row read are put first, so
- * that each byte is converted once for all windows in them.
+ * that each byte is converted once for all windows in them, unless the engine reads x as it is.
  */
 
 enum {
-    I8_COPY_STEP = 16, /* bytes that a short copy may write too many */
-    I8_LONG_COPY = 128,
+    I8_COPY_STEP = 32,  /* bytes that a copy of fewer reads and writes */
     I8_CONV_ROWS = 64,  /* of a unit, that read B once */
     I8_LEAST_UNITS = 4, /* for threads, if there are so many columns */
 };
@@ -124,13 +123,12 @@ static int64_t i8_conv_pixel(const conv_shape *s, int64_t row, int64_t at[WINDOW
     return row;
 }
 
-/* Copies bytes of scratch, up to 15 more where that is faster. */
+/* Copies bytes: I8_COPY_STEP if there are fewer, which is for scratch alone. */
 V_INLINE void i8_conv_copy(char *to, const char *from, int64_t bytes) {
-    if (bytes > I8_LONG_COPY)
-        memcpy(to, from, (size_t)bytes);
-    else
-        for (int64_t i = 0; i < bytes; i += I8_COPY_STEP)
-            memcpy(to + i, from + i, I8_COPY_STEP);
+    const int64_t last = i64_max(0, bytes - I8_COPY_STEP);
+    for (int64_t i = 0; i < last; i += I8_COPY_STEP)
+        memcpy(to + i, from + i, I8_COPY_STEP);
+    memcpy(to + last, from + last, I8_COPY_STEP);
 }
 
 /* Puts the windows of m pixels of one row of the output, [taps][channels of a group] and zeros up
@@ -153,12 +151,24 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
                            last[1] - first[1] == line->kernel &&
                            pixels == (m - 1) * w->stride + (taps - 1) * w->dilation + 1;
     bool takes = is_inside || engine->put(border, &value, 0, taps * s->in, is_signed);
+    /* The lines that windows are copied from: of x itself, or in scratch. */
+    int64_t step_bytes = line->dilation * w->in * s->channels;
+    const int64_t y = at[1] + first[1] * line->dilation;
+    const char *from_lines =
+        x + (((image * slice->in + at[0]) * line->in + y) * w->in + begin) * s->channels;
+    const bool is_direct =
+        !narrows && s->groups == 1 && slice->kernel == 1 && tap_bytes >= I8_COPY_STEP &&
+        engine->reads(from_lines, step_bytes, last[1] - first[1], line_bytes, is_signed);
+    if (!is_direct) {
+        from_lines = lines;
+        step_bytes = line_bytes;
+    }
     char *put = lines;
-    for (int64_t i = first[0]; i < last[0]; i++)
+    for (int64_t i = first[0]; i < last[0] && !is_direct; i++)
         for (int64_t j = first[1]; j < last[1]; j++, put += line_bytes) {
-            const int64_t z = at[0] + i * slice->dilation, y = at[1] + j * line->dilation;
+            const int64_t z = at[0] + i * slice->dilation, now = at[1] + j * line->dilation;
             const char *from =
-                x + (((image * slice->in + z) * line->in + y) * w->in + begin) * s->channels;
+                x + (((image * slice->in + z) * line->in + now) * w->in + begin) * s->channels;
             if (s->groups == 1)
                 takes &= engine->put(put, from, 1, pixels * s->in, is_signed);
             else
@@ -168,22 +178,31 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
         }
     if (!takes && !narrows)
         return false;
-    char zero[sizeof(int16_t)];
+    char zero[sizeof(int16_t)], past[sizeof(int16_t) * I8_GROUP];
     engine->put(zero, "", 1, 1, is_signed);
-    const size_t past = (size_t)((state->lines * I8_GROUP - conv_rows(s)) * step);
+    memset(past, *zero, sizeof past);
+    const bool are_lines_inside =
+        last[0] - first[0] == slice->kernel && last[1] - first[1] == line->kernel;
+    const int64_t window_lines = slice->kernel * line->kernel, window_bytes = taps * tap_bytes;
     for (int64_t r = 0; r < m; r++, to += state->a_row_bytes) {
         const int64_t column = at[2] + r * w->stride;
         const bool whole = w->dilation == 1 && column >= 0 && column + taps <= w->in;
-        const char *from = lines + (column - begin) * tap_bytes;
+        const char *from = from_lines + (column - begin) * tap_bytes;
         char *t = to;
+        if (whole && are_lines_inside) {
+            for (int64_t l = 0; l < window_lines; l++, t += window_bytes, from += step_bytes)
+                i8_conv_copy(t, from, window_bytes);
+            memcpy(t, past, sizeof past); /* a row has room behind it */
+            continue;
+        }
         for (int64_t i = 0; i < slice->kernel; i++)
-            for (int64_t j = 0; j < line->kernel; j++, t += taps * tap_bytes) {
+            for (int64_t j = 0; j < line->kernel; j++, t += window_bytes) {
                 if (i < first[0] || i >= last[0] || j < first[1] || j >= last[1]) {
-                    i8_conv_copy(t, border, taps * tap_bytes);
+                    i8_conv_copy(t, border, window_bytes);
                     continue;
                 }
                 if (whole)
-                    i8_conv_copy(t, from, taps * tap_bytes);
+                    i8_conv_copy(t, from, window_bytes);
                 else
                     for (int64_t l = 0; l < taps; l++) {
                         const int64_t c = column + l * w->dilation;
@@ -192,9 +211,9 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
                                      is_pixel ? from + l * w->dilation * tap_bytes : border,
                                      tap_bytes);
                     }
-                from += line_bytes;
+                from += step_bytes;
             }
-        memset(t, *zero, past);
+        memcpy(t, past, sizeof past);
     }
     return takes;
 }
