@@ -25,7 +25,8 @@
 #include "attention/few_rows.inl"
 #include "attention/row_tiles.inl"
 
-static void attention_run_unit(attention_unit *u, int64_t unit) {
+/* next: the unit that runs after this one, or -1. */
+static void attention_run_unit(attention_unit *u, int64_t unit, int64_t next) {
     const struct attention_state *s = u->s;
     const int64_t head = unit / s->row_blocks;
     u->batch = head / s->heads;
@@ -39,13 +40,17 @@ static void attention_run_unit(attention_unit *u, int64_t unit) {
     (s->few_rows ? few_start : tile_start)(u);
     attention_find_live(u);
     u->begun = false;
-    int64_t first = u->live_first / s->block_keys * s->block_keys;
-    for (; first < u->live_last; first += s->block_keys) {
+    const int64_t begin = u->live_first / s->block_keys * s->block_keys;
+    for (int64_t first = begin, end; first < u->live_last; first = end) {
+        end = first + s->block_keys;
         attention_set_keys(u, first, i64_min(s->block_keys, s->keys - first));
         const int64_t keys = attention_reach(u, u->rows - 1);
         if (keys == 0)
             break;
         attention_read_keys(u, keys);
+        u->next_k = end < u->live_last ? attention_keys_at(u, head, end)
+                    : next < 0         ? NULL
+                                       : attention_keys_at(u, next / s->row_blocks, begin);
         (s->few_rows ? few_block : tile_block)(u, keys);
         u->begun = true;
     }
@@ -74,7 +79,7 @@ static taper_status f32_attention_run(const taper_call *call, int64_t begin, int
                         .widened = floats + s->at.widened};
     const int64_t last = i64_min(end * s->units_per_task, s->units);
     for (int64_t i = begin * s->units_per_task; i < last; i++)
-        attention_run_unit(&u, i);
+        attention_run_unit(&u, i, i + 1 < last ? i + 1 : -1);
     return TAPER_OK;
 }
 

@@ -18,6 +18,7 @@ typedef struct attention_unit {
     int64_t block_keys;
     bool begun;                      /* whether an earlier block has been added up */
     const char *stored_k, *stored_v; /* as they are stored; the next two are floats */
+    const char *next_k;              /* the keys that are read after the block, or NULL */
     const float *block_k;
     const float *block_v;
 } attention_unit;
@@ -223,12 +224,19 @@ static const float *attention_scales(const attention_unit *u, const float *scale
     return scales + u->batch * stride->batch + head * stride->head + u->first_key * stride->row;
 }
 
+/* Returns where the keys of a head are stored, from `key` on; heads are those of all batches. */
+static const char *attention_keys_at(const attention_unit *u, int64_t head, int64_t key) {
+    const struct attention_state *s = u->s;
+    const int64_t at =
+        head / s->heads * s->k.batch + head % s->heads / s->group * s->k.head + key * s->k.row;
+    return u->k_data + at * (int64_t)taper_dtype_size(s->stored);
+}
+
 /* Makes the block's first `keys` keys and their values readable. */
 static void attention_read_keys(attention_unit *u, int64_t keys) {
     const struct attention_state *s = u->s;
     const int64_t head = u->head / s->group, size = (int64_t)taper_dtype_size(s->stored);
-    const char *const k =
-        u->k_data + (u->batch * s->k.batch + head * s->k.head + u->first_key * s->k.row) * size;
+    const char *const k = attention_keys_at(u, u->batch * s->heads + u->head, u->first_key);
     const char *const v =
         u->v_data + (u->batch * s->v.batch + head * s->v.head + u->first_key * s->v.row) * size;
     u->stored_k = k;

@@ -472,7 +472,7 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
             d.a = (const float *)scratch;
             d.a_row_stride = s->k;
         }
-        dot_block_run(&d, TAPER_FLOAT32, rows, part->cols, 0);
+        dot_block_run(&d, TAPER_FLOAT32, rows, part->cols);
         matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
     }
 }
