@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -588,8 +589,8 @@ class Generator:
         kept = range(min(known, count) - 1, count)
         states = [request.state for request in requests]
         masked = [request for request in requests if known <= count and request.is_masked]
-        with beside(*(request.begin_mask for request in masked)):
-            positions = [request.read for request in requests]
+        positions = [request.read for request in requests]
+        with beside(*(request.begin_mask for request in masked)) if masked else nullcontext():
             logits = self._decoder.feed(states, ids, positions, kept)
         for request, new, row in zip(requests, ids, logits, strict=True):
             reads_prompt = request.read < len(request.ids)

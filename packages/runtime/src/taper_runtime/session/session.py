@@ -353,12 +353,6 @@ class Session:
         """
         return self._states().new()
 
-    def _given_states(self, given: object) -> State | Sequence[State]:
-        """Check the state or states that a run is given."""
-        from taper_runtime.session.state import check_states
-
-        return check_states(given, self._states())
-
     def _states(self) -> State:
         if self._state is None:
             raise InputError("the plan has no state")
@@ -434,7 +428,7 @@ class Session:
             if used.ends is not None:
                 mine = None if mine is None else list(mine)
                 used.ends.take(arrays, mine)
-            states = self._state if state is None else self._given_states(state)
+            states = self._state if state is None else self._states().check_given(state)
             if states is None or used.states is None:
                 outputs = self._log.run(used.executor.run, arrays, mine, None, stop)
             else:

@@ -260,6 +260,27 @@ class State:
         shape = np.broadcast_to(0, self._shapes[name])[part].shape
         return check_value(self._plan.tensors[name]._replace(shape=shape), array)
 
+    def check_given(self, given: object) -> State | Sequence[State]:
+        """Return a run's state or states, after checking that they belong to the same session.
+
+        Raises
+        ------
+        InputError
+            If they do not, or one is given twice.
+        """
+        states: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+        for state in states:
+            if not isinstance(state, State):
+                got = type(state).__name__
+                raise InputError(f"state: expected a State or a list of them, got {got}")
+            if state._plan is not self._plan:
+                raise InputError(
+                    "state: expected a State that new_state() of this session returned"
+                )
+        if len({*map(id, states)}) < max(len(states), 1):
+            raise InputError(f"state: expected one or more states, each once, got {len(states)}")
+        return given if isinstance(given, State) else states
+
     # -- a run ------------------------------------------------------------------------------------
 
     def mark_read(self, parts: Mapping[str, Any]) -> None:
@@ -444,26 +465,6 @@ class _Count(NamedTuple):
     addend: int
 
 
-def check_states(given: object, own: State) -> State | Sequence[State]:
-    """Return a run's state or states, after checking that they belong to the session of ``own``.
-
-    Raises
-    ------
-    InputError
-        If they are not states of that session, or one is given twice.
-    """
-    states: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
-    for state in states:
-        if not isinstance(state, State):
-            got = type(state).__name__
-            raise InputError(f"state: expected a State or a list of them, got {got}")
-        if state._plan is not own._plan:
-            raise InputError("state: expected a State that new_state() of this session returned")
-    if len({*map(id, states)}) < max(len(states), 1):
-        raise InputError(f"state: expected one or more states, each once, got {len(states)}")
-    return given if isinstance(given, State) else states
-
-
 class EntryStates:
     """Access to the states that the runs of one entry read and write.
 
@@ -479,8 +480,11 @@ class EntryStates:
         self._doubled = _doubled(plan)
         self._names = tuple(plan.states)
         self._others = [name for name in plan.states if name != self._generator]
-        self._axes = {name: _batch_axis(plan, name) for name in self._others}
-        self._counts = _counts(plan, self._axes)
+        axes = {name: _batch_axis(plan, name) for name in self._others}
+        self._counts = _counts(plan, axes)
+        # a step of a decoder has many states and little time
+        self._row_axes = {name: axis for name, axis in axes.items() if axis is not None}
+        self._unbatched = next((name for name in axes if name not in self._row_axes), None)
         self._rewind = read_rewind_rule(plan)
 
     def run(
@@ -540,22 +544,20 @@ class EntryStates:
             held.advance(kept)
         return outputs[:count]
 
-    def _batch_axes(self, own: Mapping[str, object]) -> dict[str, int]:
+    def _batch_axes(self, own: Mapping[str, object]) -> Mapping[str, int]:
         """Return the axis of each state that counts rows, if all states have one."""
         if self._generator is not None and not own:
             raise InputError(
                 "state: expected one State, because all rows of a batch draw from one generator; "
                 "RunOptions.seed gives a run of several states a generator of its own"
             )
-        axes = {name: axis for name, axis in self._axes.items() if axis is not None}
-        for name in self._others:
-            if name not in axes:
-                raise InputError(
-                    f"state: expected one State, because state {name!r} of shape "
-                    f"{self._plan.tensors[name].shape} has no dim that varies with the batch; "
-                    "got a list"
-                )
-        return axes
+        if self._unbatched is not None:
+            raise InputError(
+                f"state: expected one State, because state {self._unbatched!r} of shape "
+                f"{self._plan.tensors[self._unbatched].shape} has no dim that varies with the "
+                "batch; got a list"
+            )
+        return self._row_axes
 
 
 def _doubled(plan: Plan) -> list[str]:
