@@ -469,15 +469,21 @@ V_INLINE void grid_spread(float points[GRID_DIMS][GRID_BLOCK], const float *grid
 V_INLINE void grid_find_nearest(const struct grid_sample_state *s, float (*points)[GRID_BLOCK],
                                 int32_t *at, int64_t count) {
     const vi width = vi_set1((int32_t)s->size[1]), step = vi_set1((int32_t)s->step);
+    const vf outside = v_as_float(vi_set1(-1));
     for (int64_t i = 0; i < count; i += V_LEN) {
-        vi place[2];
+        vf place[2];
+        vm inside[2];
+#pragma GCC unroll 2
         for (int64_t d = 0; d < 2; d++) {
             const float size = s->sides[d].size;
             const vf exact = grid_place(s, d, v_load(points[d] + i));
-            place[d] = grid_whole(v_round(grid_bring_inside(s, exact, size)), size);
+            place[d] = v_round(grid_bring_inside(s, exact, size));
+            inside[d] = vm_and(v_le(v_zero(), place[d]), v_lt(place[d], v_set1(size)));
         }
-        const vi first = vi_mul(vi_add(vi_mul(place[0], width), place[1]), step);
-        vi_store(at + i, vi_or(first, vi_sar(vi_or(place[0], place[1]), 31)));
+        const vi pixel = vi_add(vi_mul(v_to_int(place[0]), width), v_to_int(place[1]));
+        const vi first = s->is_planar ? pixel : vi_mul(pixel, step);
+        const vm both = vm_and(inside[0], inside[1]);
+        vi_store(at + i, v_as_int(v_select(both, v_as_float(first), outside)));
     }
 }
 
