@@ -295,11 +295,57 @@ def test_product_is_computed_over_its_residual(product, epilogue):
         np.testing.assert_array_equal(over.view(np.uint8), apart.view(np.uint8), level)
 
 
+def _sums_of_rounded(x, levels, scales, group, *, fused):
+    """Products of rounded rows as kernels add them: runs of a block, then groups, in order."""
+    block = len(levels) // len(scales)
+    run = min(group, block)
+
+    def fma(a, b, c):
+        if not fused:
+            return a * b + c
+        return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+
+    total = np.zeros((len(x), levels.shape[1]), np.float32)
+    for first in range(0, x.shape[1], group):
+        of_group = x[:, first : first + group]
+        most = np.abs(of_group).max(1, keepdims=True)
+        rounded = np.rint(of_group * (np.float32(127) / most)).astype(np.int32)
+        part = np.zeros_like(total)
+        for at in range(0, group, run):
+            sums = rounded[:, at : at + run] @ levels[first + at : first + at + run]
+            part = fma(sums.astype(np.float32), scales[(first + at) // block], part)
+        total = fma(part, most / np.float32(127), total)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("bits", "block", "group"),
+    [(4, 32, 32), (4, 32, 256), (4, 128, 512), (8, 512, 256), (8, 8, 64)],
+)
+def test_rounded_products_have_the_bits_of_their_sums(bits, block, group):
+    """All levels add alike; only the baseline of x86 has no fused multiply-adds."""
+    op, k, n = REGISTRY["MATMUL"], 512, 40
+    rng = np.random.default_rng(bits)
+    levels = rng.integers(-(1 << bits - 1), 1 << bits - 1, (k, n)).astype(np.int8)
+    scales = np.exp2(_normal(k // block, n)).astype(np.float16)
+    x = _normal(13, k)
+    form = f"blocks.{bits}.{block}.float16.symmetric"
+    numbers = levels * np.repeat(scales, block, 0).astype(np.float32)
+    sample = Sample([x, numbers], op.complete({"activation_group": group}), formats={1: form})
+    stored = [x, REGISTRY["PACK"].evaluate([levels, scales], {"format": form})]
+    for level in _kernels.available_isas():
+        node, _, (got,) = prepared(op, sample, stored, level)
+        node.run(stored, [got])
+        want = _sums_of_rounded(x, levels, scales, group, fused=level != "baseline")
+        np.testing.assert_array_equal(got, want, level)
+
+
+@pytest.mark.parametrize("group", [32, 256])
 @pytest.mark.parametrize("form", ["blocks.4.32.float16.symmetric", "blocks.8.32.float16.symmetric"])
-def test_rounded_rows_have_the_same_bits_in_any_company(form):
+def test_rounded_rows_have_the_same_bits_in_any_company(form, group):
     """Few rows are computed by other tiles, and many in several parts."""
     op = REGISTRY["MATMUL"]
-    attrs = op.complete({"activation_group": 32})
+    attrs = op.complete({"activation_group": group})
     rows, parts = _normal(1500, 512), (1, 2, 7, 50, 1440)
     weight = np.asarray(np.rint(_normal(512, 272)).clip(-2, 1) / 8, np.float32)
     for level in _kernels.available_isas():
@@ -314,7 +360,7 @@ def test_rounded_rows_have_the_same_bits_in_any_company(form):
         every = product(rows)
         apart = [product(each) for each in np.split(rows, np.cumsum(parts)[:-1])]
         np.testing.assert_array_equal(every, np.concatenate(apart), level)
-        want = rounded_in_groups(rows[:9], 32) @ weight
+        want = rounded_in_groups(rows[:9], group) @ weight
         np.testing.assert_allclose(every[:9], want, rtol=1e-4, atol=1e-3)
 
 

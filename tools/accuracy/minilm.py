@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 LENGTH = 16  # tokens, padded
 
+#: Schemes that need no data.
+SCHEMES = (
+    *("float16", "bfloat16", "int8", "int8_grouped"),
+    *("int4", "int4_grouped", "int4.zeros", "int4.offsets", "int4.128"),
+)
+
 #: Sentences for calibration, other than those that are compared.
 CALIBRATION = [
     "The train to the coast leaves at noon.",
@@ -69,7 +75,7 @@ def measure() -> Iterator[str]:
     yield "| --- | ---: | ---: | ---: |"
     plain = taper_frontend.export(model, example, packing="at_open", verify=False)
     yield _row("float32", plain, example, want)
-    for scheme in ("float16", "bfloat16", "int8", "int4", "int4.zeros", "int4.offsets", "int4.128"):
+    for scheme in SCHEMES:
         yield _row(scheme, quantize_plan(plain, scheme, verify=False), example, want)
     options = QuantizationConfig(max_error=0.08, choices=("int4.zeros", "int8", "float16"))
     yield _row("error of at most 0.08", quantize_plan(plain, options, verify=False), example, want)

@@ -260,6 +260,8 @@ static void rounded(void) {
             p.b.layout = s % 3 ? ROWS : MISALIGNED;
             check_rounded(p, &narrows[i], 32);
             check_rounded(p, &narrows[i], s % 2 ? 8 : 16);
+            check_rounded(p, &narrows[i], p.b.dims[0]);
+            check_rounded(matrices(ms[s], 20, 96), &narrows[i], 96); /* of several blocks */
             p.alpha = -0.37;
             p.epilogue = s % 2 ? &head : &chain;
             p.n_extras = 2;
@@ -268,6 +270,7 @@ static void rounded(void) {
             check_rounded(p, &narrows[i], 32);
         }
         check_rounded(matrices(3, 700, 2176), &narrows[i], 32);
+        check_rounded(matrices(3, 50, 2176), &narrows[i], 2176);
     }
 }
 
@@ -305,7 +308,7 @@ static void rounded_unsupported(void) {
         CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "a weight of floats");
         t.inputs[1] = narrow_weight(&t, &narrows[i], false);
         CHECK((run(&t, &p, 1) == TAPER_OK) == (narrows[i].bits != 0), "%s", narrows[i].name);
-        static const int64_t groups[] = {-8, 4, 12, 24, 64};
+        static const int64_t groups[] = {-8, 4, 12, 24, 48, 128};
         for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
             t.attrs.activation_group = groups[g];
             CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, groups of %lld", narrows[i].name,

@@ -37,9 +37,9 @@ def test_gate_and_the_other_half_are_one_product():
     graph, apart = b.done(gated(b)[1]), expected.done(gated(expected)[1])
     round_activations(graph)
     for node in apart.order():
-        apart.replace_node(node, node.op, node.inputs, {**node.attrs, "activation_group": 32})
+        apart.replace_node(node, node.op, node.inputs, {**node.attrs, "activation_group": 64})
     assert op_counts(graph) == {"MATMUL": 1, "SLICE": 2, "MAP": 1}
-    assert only(graph, "MATMUL").attrs["activation_group"] == 32
+    assert only(graph, "MATMUL").attrs["activation_group"] == 64
     assert graph.tensors[only(graph, "MATMUL").inputs[1]].shape == (64, 48)
     inputs = random_inputs(graph)
     for name, array in evaluate(apart, inputs).items():

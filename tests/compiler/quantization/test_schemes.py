@@ -86,20 +86,25 @@ def test_presets_are_options():
 
 
 @pytest.mark.parametrize(
-    ("format", "group"),
+    ("format", "rows", "group"),
     [
-        ("blocks.4.32.float16.symmetric", 32),
-        ("blocks.8.768.float32.zeros", 32),
-        ("blocks.8.16.float32.symmetric", 16),
-        ("blocks.u4.40.float16.offsets", 8),
-        ("blocks.2.64.float16.symmetric", 0),
-        ("blocks.q4k.32.float16.offsets", 0),
-        ("blocks.e4m3.128.float32.symmetric", 0),
-        ("panels.1", 0),
+        ("blocks.4.32.float16.symmetric", 2048, 128),
+        ("blocks.4.32.float16.symmetric", 896, 128),
+        ("blocks.4.128.float16.symmetric", 896, 128),
+        ("blocks.4.32.float16.symmetric", 2880, 96),
+        ("blocks.8.768.float32.zeros", 768, 128),
+        ("blocks.8.328.float32.symmetric", 328, 8),
+        ("blocks.8.16.float32.symmetric", 208, 16),
+        ("blocks.u4.40.float16.offsets", 320, 80),
+        ("blocks.8.4.float32.symmetric", 20, 0),
+        ("blocks.2.64.float16.symmetric", 128, 0),
+        ("blocks.q4k.32.float16.offsets", 256, 0),
+        ("blocks.e4m3.128.float32.symmetric", 256, 0),
+        ("panels.1", 256, 0),
     ],
 )
-def test_groups_of_activations_divide_the_blocks_of_a_weight(format, group):
-    assert activation_group(format) == group
+def test_groups_of_activations_fit_the_blocks_of_a_weight(format, rows, group):
+    assert activation_group(format, rows) == group
 
 
 def test_what_is_no_option_is_refused():

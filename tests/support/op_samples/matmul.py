@@ -59,7 +59,7 @@ def _samples() -> Iterator[Sample]:
             levels = np.asarray(rng.integers(-2, 2, (512, n)) / 8, np.float32)
             yield Sample([floats(m, 512), levels], formats={1: format})
             if format.split(".")[1] in ("4", "8", "u4"):
-                grouped = {"activation_group": 32 if m > 1 else 8}
+                grouped = {"activation_group": {1: 8, 3: 32, 20: 256}[m]}
                 yield Sample([floats(m, 512), levels], grouped, formats={1: format})
     # What is cut along the other axis no kernel reads.
     yield Sample([floats(3, 4), floats(4, 20)], native=False, formats=transposed)

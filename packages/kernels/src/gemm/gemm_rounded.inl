@@ -1,31 +1,36 @@
 /*
  * Blocks of a product whose A is rounded to int8 and whose B has levels of 4 or 8 bits in blocks
- * (element.h). A group is up to 32 consecutive k of a row of A; it has one scale, and so has each
- * column of B for these k. The products of a group are added up as integers, exactly, and the sums
- * times both scales as floats, in the order of k:
+ * (element.h). A group is some consecutive k of a row of A, which have one scale; a run is the k of
+ * a group that lie in one block of B, where each column has one scale, too. The products of a run
+ * are added up as integers, exactly; runs, and then groups, are added as floats in the order of k:
  *
- *     sum = fma(levels of A * (levels of B - zero), scale of A * scale of B, sum)
+ *     part = fma(levels of A * (levels of B - zero), scale of B, part)
+ *     sum = fma(part, scale of A, sum)
  *
  * So an element's bits depend neither on m, n or the tiles around it, nor on the level but for
  * levels without a fused v_fma.
  */
 
 enum {
-    ROUNDED_GROUP = 32, /* the most k of a group: sums of u4 times int8 fit 16 bits */
-    ROUNDED_STEP = 8,   /* groups are multiples of it: the k of a line of u4 */
+    ROUNDED_FEW = 2,   /* rows whose sums wait for each other, so that there are twice as many */
+    ROUNDED_UNIT = 32, /* the k of most runs: sums of u4 times int8 fit 16 bits */
+    ROUNDED_STEP = 8,  /* runs are multiples of it: the k of a line of u4 */
+    ROUNDED_LONGEST = 1 << 16, /* of runs: sums of products fit 32 bits */
     /* Bytes from the line that is read to the one that is prefetched: of one row, and of more,
      * which read B more slowly and have more of A in L1. */
     ROUNDED_AHEAD = 4096,
     ROUNDED_AHEAD_ROWS = 2048,
     ROUNDED_PAD = TAPER_ALIGNMENT, /* bytes after a row of A: of vectors that are not full */
+    ROUNDED_L2 = 256 << 10,        /* bytes of panels that one tile of rows after the other reads */
     ROUNDED_COLS = 256, /* columns for which A is rounded at least, if there are so many */
 };
-/* X(rows) for each tile, which has one panel; tiles of dot instructions have two where there are
- * more rows than one tile has. */
+/* X(rows) for each tile, which has one panel: those of dot instructions, whose A stays in L1, and
+ * others. */
+#define ROUNDED_DOTS_ROWS 8
+#define ROUNDED_DOTS_EACH(X, ...) GEMM_ROWS_6(X, __VA_ARGS__) X(7, __VA_ARGS__) X(8, __VA_ARGS__)
 #if V_LEN == 16
 #define ROUNDED_ROWS 6
 #define ROUNDED_U4_ROWS 6
-#define ROUNDED_NV 2
 #define ROUNDED_EACH(X, ...) GEMM_ROWS_6(X, __VA_ARGS__)
 #elif V_LEN == 8 || V_REGISTERS == 32
 #define ROUNDED_ROWS 4
@@ -37,34 +42,46 @@ enum {
 #define ROUNDED_EACH(X, ...) GEMM_ROWS_2(X, __VA_ARGS__)
 #endif
 
-#ifndef ROUNDED_NV
-#define ROUNDED_NV GEMM_NV /* vectors of a row of a tile, at most */
-#endif
+/*
+ * A row of A is groups of runs. A run is what the sums of its products begin with, an int32, then
+ * its levels, then their sum, a float. A group ends with its scale.
+ */
+enum { ROUNDED_WORD = 4 };
 
-/* A row of A is [k / group] groups: such a head, then the levels. */
-typedef struct rounded_head {
-    float scale, sum; /* of levels */
-    int32_t start;    /* what the sums of products begin with */
-} rounded_head;
+/* The runs that a tile is for: any, one unit, or several units. */
+typedef enum rounded_runs { ROUNDED_ANY, ROUNDED_ONE, ROUNDED_SEVERAL, ROUNDED_KINDS } rounded_runs;
 
 typedef struct rounded_block {
     const char *a;
     int64_t a_row_bytes;
-    int64_t k, group;
+    int64_t k, group, run;
     const char *b; /* panels, `panel_bytes` apart */
     int64_t panel_bytes;
     gemm_head head;
     float *c; /* C[i][j] at c[i * ldc + j] */
     int64_t ldc;
     float alpha;
-    const char *fetch;  /* what a tile prefetches meanwhile: */
-    int64_t fetch_step; /* so many bytes further for each line that it reads */
-    int64_t fetch_head; /* and for each head */
+    int64_t ahead; /* bytes from a line of B that is read to what is prefetched */
 } rounded_block;
 
-static int64_t rounded_row_bytes(int64_t k, int64_t group) {
-    const int64_t bytes = k / group * (int64_t)sizeof(rounded_head) + k + ROUNDED_PAD;
-    return i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
+/* Returns the k of a run. */
+static int64_t rounded_run(const gemm_head *head, int64_t group) {
+    return i64_min(head->rows, group);
+}
+
+static int64_t rounded_row_bytes(const gemm_head *head, int64_t k, int64_t group) {
+    const int64_t words = 2 * (k / rounded_run(head, group)) + k / group;
+    return i64_ceil_div(k + words * ROUNDED_WORD + ROUNDED_PAD, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
+}
+
+/* Loads up to V_LEN numbers of a row, of which there are `left`. */
+V_INLINE vf rounded_load(const float *from, int64_t stride, int64_t left) {
+    if (stride == 1)
+        return left < V_LEN ? v_load_n(from, left) : v_load(from);
+    float x[V_LEN] = {0};
+    for (int64_t j = 0; j < V_LEN && j < left; j++)
+        x[j] = from[j * stride];
+    return v_load(x);
 }
 
 /*
@@ -74,41 +91,35 @@ static int64_t rounded_row_bytes(int64_t k, int64_t group) {
  * multiplied.
  */
 static void rounded_put(char *to, const float *a, int64_t stride, int64_t k, int64_t group,
-                        int32_t middle) {
-    const int64_t groups = k / group;
-    float copy[ROUNDED_GROUP];
-    for (int64_t g = 0; g < groups; g++, a += group * stride) {
-        uint8_t *const levels = (uint8_t *)to + sizeof(rounded_head);
-        const float *from = a;
-        if (stride != 1) {
-            for (int64_t i = 0; i < group; i++)
-                copy[i] = a[i * stride];
-            from = copy;
-        }
+                        int64_t run, int32_t middle) {
+    for (int64_t at = 0; at < k; at += group) {
         vf most = v_zero(), wrong = v_zero();
         for (int64_t i = 0; i < group; i += V_LEN) {
-            const vf x = group - i < V_LEN ? v_load_n(from + i, group - i) : v_load(from + i);
+            const vf x = rounded_load(a + i * stride, stride, group - i);
             most = v_max(most, v_abs(x));
             wrong = v_fma(x, v_zero(), wrong); /* NaN if a number is not finite */
         }
         const float largest = v_hmax(most), nan = v_sum(wrong);
         const bool is_zero = nan != nan || largest < 0x1p-100f;
         const vf factor = v_set1(is_zero ? 0 : 127 / largest);
-        vi sum = vi_set1(0);
-        for (int64_t i = 0; i < group; i += V_LEN) {
-            const vf x = group - i < V_LEN ? v_load_n(from + i, group - i) : v_load(from + i);
-            const vi level = is_zero ? vi_set1(0) : v_to_int(v_mul(x, factor));
-            sum = vi_add(sum, level);
-            vi_store_bytes(levels + i, level);
+        for (int64_t first = 0; first < group; first += run, a += run * stride) {
+            uint8_t *const levels = (uint8_t *)to + ROUNDED_WORD;
+            vi sum = vi_set1(0);
+            for (int64_t i = 0; i < run; i += V_LEN) {
+                const vf x = rounded_load(a + i * stride, stride, run - i);
+                const vi level = is_zero ? vi_set1(0) : v_to_int(v_mul(x, factor));
+                sum = vi_add(sum, level);
+                vi_store_bytes(levels + i, level);
+            }
+            const float levels_sum = v_sum(v_from_int(sum));
+            const int32_t start = -middle * (int32_t)levels_sum;
+            memcpy(to, &start, sizeof start);
+            memcpy(levels + run, &levels_sum, sizeof levels_sum);
+            to += run + 2 * ROUNDED_WORD;
         }
-        const float levels_sum = v_sum(v_from_int(sum));
-        const rounded_head head = {.scale = nan != nan ? nan
-                                            : is_zero  ? 0
-                                                       : largest / 127,
-                                   .sum = levels_sum,
-                                   .start = -middle * (int32_t)levels_sum};
-        memcpy(to, &head, sizeof head);
-        to += sizeof head + group;
+        const float scale = nan != nan ? nan : is_zero ? 0 : largest / 127;
+        memcpy(to, &scale, sizeof scale);
+        to += ROUNDED_WORD;
     }
 }
 
@@ -145,34 +156,54 @@ V_INLINE vi rounded_add_i8(vi sums, vi weights, vi magnitudes, vi x, vi ones) {
 #define ROUNDED_MAGNITUDES(x) (x)
 #endif
 
-#ifdef HAS_I8_VNNI
-/* Returns int8 as uint8 that are 128 larger. */
-V_INLINE vi rounded_unsigned(vi x) { return _mm512_xor_si512(x, vi_set1(~0x7f7f7f7f)); }
-#else
-#define i8_dot_u8(sums, weights, x) (sums)
-#define rounded_unsigned(x) (x)
-#endif
-
 V_INLINE int32_t rounded_word(const char *from) {
     int32_t word;
     memcpy(&word, from, sizeof word);
     return word;
 }
 
-/* Adds the products of the 8 k from `at` on to sums: of columns, in 32 bits, or of pairs of k, in
- * 16 bits (u4 without dot instructions). */
-V_INLINE void rounded_step(vi sum[][ROUNDED_NV], const char *b, int64_t panel_bytes,
+V_INLINE void rounded_skip(const char *a[], int64_t bytes, const int rows) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i += GEMM_REACH)
+        a[i / GEMM_REACH] += bytes;
+}
+
+#ifdef HAS_I8_VNNI
+/* Returns int8 as uint8 that are 128 larger. */
+V_INLINE vi rounded_unsigned(vi x) { return _mm512_xor_si512(x, vi_set1(~0x7f7f7f7f)); }
+/* Adds the products of weights, of which none is negative, and the 4 int8 at x. */
+V_INLINE vi rounded_dot(vi sums, vi weights, const char *x) {
+#ifdef TAPER_EMULATED
+    return i8_dot_u8(sums, weights, vi_set1(rounded_word(x)));
+#else
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(sums)
+            : "v"(weights), "m"(*(const int32_t *)(const void *)x));
+    return sums;
+#endif
+}
+#else
+#define rounded_dot(sums, weights, x) (sums)
+#define rounded_unsigned(x) (x)
+#endif
+
+typedef vi rounded_sums[ROUNDED_DOTS_ROWS][GEMM_NV];
+
+/* Adds the products of the 8 k from `at` on to sums, those of the last 4 to `second`: of columns,
+ * in 32 bits, or of pairs of k, in 16 bits (u4 without dot instructions). */
+V_INLINE void rounded_step(rounded_sums first, rounded_sums second, const char *b,
                            const char *const a[], int64_t row_bytes, const int at, const int rows,
-                           const int vectors, const gemm_element of, const bool dots) {
+                           const gemm_element of, const bool dots) {
     const bool is_u4 = of == GEMM_LEVEL_U4;
     const vi low = vi_set1(0x0f0f0f0f), ones = vi_set1(0x00010001);
-    vi line[ROUNDED_NV] = {v_as_int(v_zero())};
+    vi line[GEMM_NV] = {v_as_int(v_zero())};
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
-        vi weights[ROUNDED_NV], magnitudes[ROUNDED_NV];
+        vi(*const sum)[GEMM_NV] = half == 0 ? first : second;
+        vi weights[GEMM_NV], magnitudes[GEMM_NV];
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
-            const char *const from = b + v / GEMM_NV * panel_bytes + v % GEMM_NV * V_LEN * 4;
+        for (int v = 0; v < GEMM_NV; v++) {
+            const char *const from = b + v * V_LEN * 4;
             if (!is_u4)
                 line[v] = vi_load_words(from + half * I8_LINE);
             else if (half == 0)
@@ -182,162 +213,180 @@ V_INLINE void rounded_step(vi sum[][ROUNDED_NV], const char *b, int64_t panel_by
                                 : line[v];
             magnitudes[v] = is_u4 || dots ? weights[v] : ROUNDED_MAGNITUDES(line[v]);
         }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const vi x = vi_set1(
-                rounded_word(a[i / GEMM_REACH] + i % GEMM_REACH * row_bytes + at + half * 4));
+            const char *const from = a[i / GEMM_REACH] + i % GEMM_REACH * row_bytes + at + half * 4;
+            const vi x = dots ? vi_set1(0) : vi_set1(rounded_word(from));
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                sum[i][v] = dots    ? i8_dot_u8(sum[i][v], weights[v], x)
+            for (int v = 0; v < GEMM_NV; v++)
+                sum[i][v] = dots    ? rounded_dot(sum[i][v], weights[v], from)
                             : is_u4 ? rounded_add_u4(sum[i][v], weights[v], x)
                                     : rounded_add_i8(sum[i][v], weights[v], magnitudes[v], x, ones);
         }
     }
 }
 
-/* Computes rows of some panels. `rows`, `panels`, `steps`, of 8 k in a group, `of` and `dots`, by
- * dot instructions, are constants wherever this is inlined; steps is 0 where it is none. */
-V_INLINE void rounded_tile(const rounded_block *g, const int rows, const int panels,
-                           const int steps, const gemm_element of, const bool dots) {
-    const int vectors = panels * GEMM_NV;
-    const int64_t groups = g->k / g->group;
-    const int64_t group_bytes = g->group + (int64_t)sizeof(rounded_head);
+/* Computes rows of a panel. `rows`, `runs`, `of` and `dots`, by dot instructions, are constants
+ * wherever this is inlined. */
+V_INLINE void rounded_tile(const rounded_block *g, const int rows, const rounded_runs runs,
+                           const gemm_element of, const bool dots) {
+    const int steps = runs == ROUNDED_ANY ? 1 : ROUNDED_UNIT / ROUNDED_STEP;
     const int64_t size = (int64_t)taper_dtype_size(g->head.scales);
     const int step_bytes = of == GEMM_LEVEL_U4 ? I8_LINE : 2 * I8_LINE;
+    const bool in_pairs = of == GEMM_LEVEL_U4 && !dots;
+    const bool alternates = dots && rows <= ROUNDED_FEW;
     const bool has_zeros = g->head.shift == GEMM_ZEROS;
     const bool has_offsets = g->head.shift == GEMM_OFFSETS;
-    const char *b = g->b, *fetch = g->fetch, *a[(ROUNDED_ROWS + GEMM_REACH - 1) / GEMM_REACH];
-    vf total[ROUNDED_ROWS][ROUNDED_NV], scale[ROUNDED_NV], shift[ROUNDED_NV];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
-        if (i % GEMM_REACH == 0)
-            a[i / GEMM_REACH] = g->a + i * g->a_row_bytes;
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            total[i][v] = v_zero();
-    }
-    for (int64_t at = 0, left = 0; at < groups; at++, left -= g->group) {
-        if (left == 0) {
-            left = g->head.rows;
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) {
-                const char *const head = b + v / GEMM_NV * g->panel_bytes;
-                const char *const beside = head + GEMM_NR * size;
-                const int part = v % GEMM_NV;
-                scale[v] = gemm_load_scales(head, part, g->head.scales);
-                shift[v] = v_zero();
-                if (has_zeros)
-                    shift[v] = v_neg(gemm_load_zeros(beside, part, of));
-                else if (has_offsets)
-                    shift[v] = gemm_load_scales(beside, part, g->head.scales);
-            }
-            b += g->head.floats * (int64_t)sizeof(float);
-            fetch += g->fetch_head;
-        }
-        vi sum[ROUNDED_ROWS][ROUNDED_NV];
-        int64_t row_bytes = g->a_row_bytes;
-        GEMM_UNKNOWN(row_bytes);
-/* A number of row i's head, in all lanes. */
-#define ROUNDED_HEAD(i, of_head)                                                                   \
-    vi_set1(rounded_word(a[(i) / GEMM_REACH] + (i) % GEMM_REACH * row_bytes +                      \
-                         offsetof(rounded_head, of_head)))
+    const char *b = g->b;
+    const int64_t ahead = g->ahead;
+    const char *a[(ROUNDED_DOTS_ROWS + GEMM_REACH - 1) / GEMM_REACH];
+    vf scale[GEMM_NV], shift[GEMM_NV];
+    /* In memory: registers hold the sums of runs and the parts. */
+    float sums[ROUNDED_DOTS_ROWS * GEMM_NR] __attribute__((aligned(TAPER_ALIGNMENT)));
+    float *total = sums;
+    int64_t row_bytes = g->a_row_bytes;
+    GEMM_UNKNOWN(total);
+/* Repeats a statement for each row, and an expression for each of its vectors. */
 #define ROUNDED_OF_EACH(of_row, expr)                                                              \
-    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++) {                                       \
+    _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) {                                      \
         of_row;                                                                                    \
-        _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++) expr;                            \
+        _Pragma("GCC unroll 4") for (int v = 0; v < GEMM_NV; v++) expr;                            \
     }
-        ROUNDED_OF_EACH(const vi start = dots ? ROUNDED_HEAD(i, start) : vi_set1(0),
-                        sum[i][v] = start)
-        const int count = steps ? steps : (int)(g->group / ROUNDED_STEP);
+/* The word of row i, so many bytes on, in all lanes. */
+#define ROUNDED_SPREAD(i, bytes)                                                                   \
+    vi_set1(rounded_word(a[(i) / GEMM_REACH] + (i) % GEMM_REACH * row_bytes + (bytes)))
+#define ROUNDED_TOTAL(i, v) (total + (i) * GEMM_NR + (v) * V_LEN)
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i += GEMM_REACH)
+        a[i / GEMM_REACH] = g->a + i * g->a_row_bytes;
+    ROUNDED_OF_EACH(, v_store(ROUNDED_TOTAL(i, v), v_zero()))
+    for (int64_t at = 0, left = 0; at < g->k; at += g->group) {
+        vf part[ROUNDED_DOTS_ROWS][GEMM_NV];
+        ROUNDED_OF_EACH(, part[i][v] = v_zero())
+        for (int64_t first = 0; first < g->group; first += g->run, left -= g->run) {
+            if (left == 0) {
+                left = g->head.rows;
 #pragma GCC unroll 4
-        for (int step = 0; step < count; step++, b += step_bytes) {
-            for (int line = 0; line < step_bytes; line += I8_LINE, fetch += g->fetch_step)
-                if (panels > 1 && of == GEMM_LEVEL_I8) /* into L2: L1 has no room for two more */
-                    __builtin_prefetch(fetch, 0, 2);
-                else
-                    __builtin_prefetch(fetch, 0, 3);
-            rounded_step(sum, b, g->panel_bytes, a, row_bytes,
-                         (int)sizeof(rounded_head) + step * ROUNDED_STEP, rows, vectors, of, dots);
+                for (int v = 0; v < GEMM_NV; v++) {
+                    const char *const beside = b + GEMM_NR * size;
+                    scale[v] = gemm_load_scales(b, v, g->head.scales);
+                    shift[v] = v_zero();
+                    if (has_zeros)
+                        shift[v] = v_neg(gemm_load_zeros(beside, v, of));
+                    else if (has_offsets)
+                        shift[v] = gemm_load_scales(beside, v, g->head.scales);
+                }
+                b += g->head.floats * (int64_t)sizeof(float);
+            }
+            rounded_sums sum, pairs, second;
+            GEMM_UNKNOWN(row_bytes);
+            ROUNDED_OF_EACH(const vi start = ROUNDED_SPREAD(i, 0), sum[i][v] = start)
+            if (alternates)
+                ROUNDED_OF_EACH(, second[i][v] = vi_set1(0))
+            int64_t k = g->run;
+            do {
+                if (in_pairs)
+                    ROUNDED_OF_EACH(, pairs[i][v] = vi_set1(0))
+                do {
+                    GEMM_UNKNOWN(row_bytes);
+#pragma GCC unroll 4
+                    for (int step = 0; step < steps; step++, b += step_bytes) {
+                        for (int l = 0; l < step_bytes; l += I8_LINE)
+                            __builtin_prefetch(b + l + ahead, 0, 3);
+                        rounded_step(in_pairs ? pairs : sum,
+                                     in_pairs     ? pairs
+                                     : alternates ? second
+                                                  : sum,
+                                     b, a, row_bytes, ROUNDED_WORD + step * ROUNDED_STEP, rows, of,
+                                     dots);
+                    }
+                    rounded_skip(a, steps * ROUNDED_STEP, rows);
+                    k -= steps * ROUNDED_STEP;
+                } while (runs == ROUNDED_ANY && (in_pairs ? k % ROUNDED_UNIT != 0 : k > 0));
+                if (in_pairs)
+                    ROUNDED_OF_EACH(, sum[i][v] = vi_add(
+                                          sum[i][v], vi_madd_16(pairs[i][v], vi_set1(0x00010001))))
+            } while (runs != ROUNDED_ONE && in_pairs && k > 0);
+            if (alternates)
+                ROUNDED_OF_EACH(, sum[i][v] = vi_add(sum[i][v], second[i][v]))
+            vf x[ROUNDED_DOTS_ROWS][GEMM_NV];
+            ROUNDED_OF_EACH(, x[i][v] = v_from_int(sum[i][v]))
+            if (has_zeros) /* exact for up to 2^13 k */
+                ROUNDED_OF_EACH(const vf levels = v_as_float(ROUNDED_SPREAD(i, ROUNDED_WORD)),
+                                x[i][v] = v_fma(shift[v], levels, x[i][v]))
+            ROUNDED_OF_EACH(, part[i][v] = v_fma(x[i][v], scale[v], part[i][v]))
+            if (has_offsets)
+                ROUNDED_OF_EACH(const vf levels = v_as_float(ROUNDED_SPREAD(i, ROUNDED_WORD)),
+                                part[i][v] = v_fma(levels, shift[v], part[i][v]))
+            rounded_skip(a, 2 * ROUNDED_WORD, rows);
         }
-        if (of == GEMM_LEVEL_U4 && !dots)
-            ROUNDED_OF_EACH(const vi start = ROUNDED_HEAD(i, start),
-                            sum[i][v] = vi_add(vi_madd_16(sum[i][v], vi_set1(0x00010001)), start))
-        vf x[ROUNDED_ROWS][ROUNDED_NV];
-        ROUNDED_OF_EACH(, x[i][v] = v_from_int(sum[i][v]))
-        if (has_zeros) /* exact */
-            ROUNDED_OF_EACH(const vf levels = v_as_float(ROUNDED_HEAD(i, sum)),
-                            x[i][v] = v_fma(shift[v], levels, x[i][v]))
-        ROUNDED_OF_EACH(const vf by = v_as_float(ROUNDED_HEAD(i, scale)),
-                        total[i][v] = v_fma(x[i][v], v_mul(scale[v], by), total[i][v]))
-        if (has_offsets)
-            ROUNDED_OF_EACH(const vf by = v_as_float(ROUNDED_HEAD(i, scale));
-                            const vf levels = v_as_float(ROUNDED_HEAD(i, sum)),
-                            total[i][v] = v_fma(levels, v_mul(shift[v], by), total[i][v]))
-#undef ROUNDED_OF_EACH
-#undef ROUNDED_HEAD
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i += GEMM_REACH)
-            a[i / GEMM_REACH] += group_bytes;
+        ROUNDED_OF_EACH(
+            const vf by = v_as_float(ROUNDED_SPREAD(i, 0)),
+            v_store(ROUNDED_TOTAL(i, v), v_fma(part[i][v], by, v_load(ROUNDED_TOTAL(i, v)))))
+        rounded_skip(a, ROUNDED_WORD, rows);
     }
     const vf alpha = v_set1(g->alpha);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            v_store(g->c + i * g->ldc + v * V_LEN, v_mul(alpha, total[i][v]));
+    ROUNDED_OF_EACH(
+        , v_store(g->c + i * g->ldc + v * V_LEN, v_mul(alpha, v_load(ROUNDED_TOTAL(i, v)))))
+#undef ROUNDED_OF_EACH
+#undef ROUNDED_SPREAD
+#undef ROUNDED_TOTAL
 }
 
 typedef void (*rounded_fn)(const rounded_block *g);
-#define ROUNDED_DEFINE(rows, steps, of)                                                            \
-    static void rounded_##of##_##rows##_##steps(const rounded_block *g) {                          \
-        rounded_tile(g, rows, 1, steps, GEMM_##of, false);                                         \
+#define ROUNDED_DEFINE(rows, name, runs, of, dots)                                                 \
+    static void rounded_##name##_##of##_##runs##_##rows(const rounded_block *g) {                  \
+        rounded_tile(g, rows, ROUNDED_##runs, GEMM_##of, dots);                                    \
     }
-#define ROUNDED_PLACE(rows, steps, of) [rows] = rounded_##of##_##rows##_##steps,
-ROUNDED_EACH(ROUNDED_DEFINE, 0, LEVEL_U4)
-ROUNDED_EACH(ROUNDED_DEFINE, 4, LEVEL_U4)
-ROUNDED_EACH(ROUNDED_DEFINE, 0, LEVEL_I8)
-ROUNDED_EACH(ROUNDED_DEFINE, 4, LEVEL_I8)
-/* Indexed by whether B has 8 bits, by whether a group is the largest, and by rows. */
-static const rounded_fn rounded_tiles[2][2][ROUNDED_ROWS + 1] = {
-    {{ROUNDED_EACH(ROUNDED_PLACE, 0, LEVEL_U4)}, {ROUNDED_EACH(ROUNDED_PLACE, 4, LEVEL_U4)}},
-    {{ROUNDED_EACH(ROUNDED_PLACE, 0, LEVEL_I8)}, {ROUNDED_EACH(ROUNDED_PLACE, 4, LEVEL_I8)}}};
-
+#define ROUNDED_PLACE(rows, name, runs, of) [rows] = rounded_##name##_##of##_##runs##_##rows,
+ROUNDED_EACH(ROUNDED_DEFINE, plain, ANY, LEVEL_U4, false)
+ROUNDED_EACH(ROUNDED_DEFINE, plain, ONE, LEVEL_U4, false)
+ROUNDED_EACH(ROUNDED_DEFINE, plain, SEVERAL, LEVEL_U4, false)
+ROUNDED_EACH(ROUNDED_DEFINE, plain, ANY, LEVEL_I8, false)
+ROUNDED_EACH(ROUNDED_DEFINE, plain, ONE, LEVEL_I8, false)
+/* Indexed by whether B has 8 bits, by the kind of runs, and by rows. */
+static const rounded_fn rounded_tiles[2][ROUNDED_KINDS][ROUNDED_ROWS + 1] = {
+    {{ROUNDED_EACH(ROUNDED_PLACE, plain, ANY, LEVEL_U4)},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, ONE, LEVEL_U4)},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, SEVERAL, LEVEL_U4)}},
+    {{ROUNDED_EACH(ROUNDED_PLACE, plain, ANY, LEVEL_I8)},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, ONE, LEVEL_I8)},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, ANY, LEVEL_I8)}}};
 #ifdef HAS_I8_VNNI
-#define ROUNDED_DEFINE_DOTS(rows, panels, of)                                                      \
-    static void rounded_dots_##of##_##rows##_##panels(const rounded_block *g) {                    \
-        rounded_tile(g, rows, panels, ROUNDED_GROUP / ROUNDED_STEP, GEMM_##of, true);              \
-    }
-#define ROUNDED_PLACE_DOTS(rows, panels, of) [rows] = rounded_dots_##of##_##rows##_##panels,
-ROUNDED_EACH(ROUNDED_DEFINE_DOTS, 1, LEVEL_U4)
-ROUNDED_EACH(ROUNDED_DEFINE_DOTS, 2, LEVEL_U4)
-ROUNDED_EACH(ROUNDED_DEFINE_DOTS, 1, LEVEL_I8)
-ROUNDED_EACH(ROUNDED_DEFINE_DOTS, 2, LEVEL_I8)
-/* Indexed by whether B has 8 bits, by whether there are two panels, and by rows; of largest groups
- * alone. */
-static const rounded_fn rounded_dots[2][2][ROUNDED_ROWS + 1] = {
-    {{ROUNDED_EACH(ROUNDED_PLACE_DOTS, 1, LEVEL_U4)},
-     {ROUNDED_EACH(ROUNDED_PLACE_DOTS, 2, LEVEL_U4)}},
-    {{ROUNDED_EACH(ROUNDED_PLACE_DOTS, 1, LEVEL_I8)},
-     {ROUNDED_EACH(ROUNDED_PLACE_DOTS, 2, LEVEL_I8)}}};
+ROUNDED_DOTS_EACH(ROUNDED_DEFINE, dots, ANY, LEVEL_U4, true)
+ROUNDED_DOTS_EACH(ROUNDED_DEFINE, dots, ONE, LEVEL_U4, true)
+ROUNDED_DOTS_EACH(ROUNDED_DEFINE, dots, ANY, LEVEL_I8, true)
+ROUNDED_DOTS_EACH(ROUNDED_DEFINE, dots, ONE, LEVEL_I8, true)
+static const rounded_fn rounded_dots[2][ROUNDED_KINDS][ROUNDED_DOTS_ROWS + 1] = {
+    {{ROUNDED_DOTS_EACH(ROUNDED_PLACE, dots, ANY, LEVEL_U4)},
+     {ROUNDED_DOTS_EACH(ROUNDED_PLACE, dots, ONE, LEVEL_U4)},
+     {ROUNDED_DOTS_EACH(ROUNDED_PLACE, dots, ANY, LEVEL_U4)}},
+    {{ROUNDED_DOTS_EACH(ROUNDED_PLACE, dots, ANY, LEVEL_I8)},
+     {ROUNDED_DOTS_EACH(ROUNDED_PLACE, dots, ONE, LEVEL_I8)},
+     {ROUNDED_DOTS_EACH(ROUNDED_PLACE, dots, ANY, LEVEL_I8)}}};
 #endif
 
 /* Returns tiles by their rows. */
-static const rounded_fn *rounded_tiles_of(gemm_element of, int64_t group, int64_t panels,
-                                          bool dots) {
+static const rounded_fn *rounded_tiles_of(gemm_element of, int64_t run, bool dots) {
+    const rounded_runs kind = run == ROUNDED_UNIT       ? ROUNDED_ONE
+                              : run % ROUNDED_UNIT == 0 ? ROUNDED_SEVERAL
+                                                        : ROUNDED_ANY;
 #ifdef HAS_I8_VNNI
     if (dots)
-        return rounded_dots[of == GEMM_LEVEL_I8][panels - 1];
+        return rounded_dots[of == GEMM_LEVEL_I8][kind];
 #endif
     (void)dots;
-    (void)panels;
-    return rounded_tiles[of == GEMM_LEVEL_I8][group == ROUNDED_GROUP];
+    return rounded_tiles[of == GEMM_LEVEL_I8][kind];
 }
 
-/* Returns whether there are tiles for a B beside an A that is rounded in such groups. */
-static bool rounded_serves(const gemm_head *head, gemm_element of, int64_t group, bool dots) {
-    return (of == GEMM_LEVEL_U4 || of == GEMM_LEVEL_I8) && head->inner == GEMM_INNER_NONE &&
-           (dots ? group == ROUNDED_GROUP : group > 0 && group <= ROUNDED_GROUP) &&
-           group % ROUNDED_STEP == 0 && head->rows % group == 0;
+/* Returns whether there are tiles for a B of k rows beside an A that is rounded in such groups. */
+static bool rounded_serves(const gemm_head *head, gemm_element of, int64_t k, int64_t group) {
+    if ((of != GEMM_LEVEL_U4 && of != GEMM_LEVEL_I8) || head->inner != GEMM_INNER_NONE ||
+        group <= 0 || k % group != 0)
+        return false;
+    const int64_t run = rounded_run(head, group);
+    return run % ROUNDED_STEP == 0 && run <= ROUNDED_LONGEST && group % run == 0 &&
+           head->rows % run == 0;
 }
 
 /* Returns what levels of B are larger by when tiles multiply them. */
@@ -350,36 +399,38 @@ static int32_t rounded_middle(const gemm_head *head, gemm_element of, bool dots)
 /* Computes m rows and n columns; m, n >= 0. */
 static void rounded_block_run(const rounded_block *block, int64_t m, int64_t n, gemm_element of,
                               bool dots) {
-    const int64_t tiles =
-        i64_ceil_div(m, dots || of == GEMM_LEVEL_I8 ? ROUNDED_ROWS : ROUNDED_U4_ROWS);
-    for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
-        panels = dots && tiles > 1 && n - j > GEMM_NR ? 2 : 1;
-        const int64_t cols = i64_min(panels * GEMM_NR, n - j), bytes = panels * block->panel_bytes;
-        const rounded_fn *const tile = rounded_tiles_of(of, block->group, panels, dots);
-        rounded_block g = *block;
-        g.b += j / GEMM_NR * g.panel_bytes;
-        g.c += j;
-        g.fetch_step = panels * I8_LINE / tiles;
-        g.fetch_head = panels * g.head.floats * (int64_t)sizeof(float) / tiles;
-        for (int64_t t = 0; t < tiles; t++) {
+    const rounded_fn *const tile = rounded_tiles_of(of, block->run, dots);
+    const int64_t most = dots                  ? ROUNDED_DOTS_ROWS
+                         : of == GEMM_LEVEL_I8 ? ROUNDED_ROWS
+                                               : ROUNDED_U4_ROWS;
+    const int64_t tiles = i64_ceil_div(m, most), bytes = block->panel_bytes;
+    const int64_t chunk = tiles == 1 ? n : i64_max(1, ROUNDED_L2 / bytes) * GEMM_NR;
+    rounded_block g = *block;
+    g.ahead = m == 1 ? ROUNDED_AHEAD : ROUNDED_AHEAD_ROWS;
+    for (int64_t j = 0; j < n; j += chunk) {
+        const int64_t end = i64_min(n, j + chunk);
+        g.a = block->a;
+        for (int64_t t = 0, row = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
-            /* A single tile prefetches its own panel; several ones share the next ones. */
-            g.fetch = g.b + (m == 1       ? ROUNDED_AHEAD
-                             : tiles == 1 ? ROUNDED_AHEAD_ROWS
-                                          : bytes + t * bytes / tiles);
-            if (cols == panels * GEMM_NR) {
+            for (int64_t col = j; col < end; col += GEMM_NR) {
+                const int64_t cols = i64_min(GEMM_NR, end - col);
+                float beside[ROUNDED_DOTS_ROWS * GEMM_NR];
+                g.b = block->b + col / GEMM_NR * bytes;
+                g.c = block->c + row * block->ldc + col;
+                if (cols == GEMM_NR) {
+                    tile[rows](&g);
+                    continue;
+                }
+                float *const c = g.c;
+                g.c = beside;
+                g.ldc = GEMM_NR;
                 tile[rows](&g);
-            } else {
-                float beside[ROUNDED_ROWS * 2 * GEMM_NR];
-                rounded_block edge = g;
-                edge.c = beside;
-                edge.ldc = panels * GEMM_NR;
-                tile[rows](&edge);
+                g.ldc = block->ldc;
                 for (int64_t r = 0; r < rows; r++)
-                    memcpy(g.c + r * g.ldc, beside + r * edge.ldc, (size_t)cols * sizeof *beside);
+                    memcpy(c + r * g.ldc, beside + r * GEMM_NR, (size_t)cols * sizeof *beside);
             }
             g.a += rows * g.a_row_bytes;
-            g.c += rows * g.ldc;
+            row += rows;
         }
     }
 }

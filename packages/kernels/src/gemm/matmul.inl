@@ -107,8 +107,8 @@ static bool matmul_serves(const matmul_shape *s, int32_t variant) {
     }
 }
 
-static bool matmul_can_round(const matmul_shape *s, int64_t group, bool dots) {
-    return s->packed && !s->swapped && rounded_serves(&s->b_head, s->b_element, group, dots);
+static bool matmul_can_round(const matmul_shape *s, int64_t group) {
+    return s->packed && !s->swapped && rounded_serves(&s->b_head, s->b_element, s->k, group);
 }
 
 /* What kernels of dot instructions point to: they compute products of rounded rows alone, of bytes
@@ -162,7 +162,8 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
         MATMUL_L2_PER_C * state->max_cols;
     state->max_rows = i64_max(1, l2 / row / GEMM_MR) * GEMM_MR;
     if (state->group) { /* rows of A are rounded once for all columns; B is read panel by panel */
-        const int64_t rounded = MATMUL_L2_PER_ROUNDED * rounded_row_bytes(s->k, state->group);
+        const int64_t rounded =
+            MATMUL_L2_PER_ROUNDED * rounded_row_bytes(&s->b_head, s->k, state->group);
         state->max_rows = i64_max(1, l2 / rounded / GEMM_MR) * GEMM_MR;
     }
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
@@ -226,7 +227,7 @@ static int64_t matmul_a_floats(const struct matmul_state *state) {
     if (state->dot)
         return s->a_k_stride == 1 ? 0 : rows * s->k;
     if (state->group)
-        return rows * rounded_row_bytes(s->k, state->group) / (int64_t)sizeof(float);
+        return rows * rounded_row_bytes(&s->b_head, s->k, state->group) / (int64_t)sizeof(float);
     if (state->halves)
         return rows * matmul_put_stride(state);
     return matmul_copies_a(state) ? rows * (state->k_piece + MATMUL_PAD) : 0;
@@ -284,7 +285,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     const bool dots = matmul_has_dots(call);
     if (!matmul_serves(&state->shape, variant) || (dots && !state->group) ||
         !matmul_can_halve(state, call) ||
-        (state->group && !matmul_can_round(&state->shape, state->group, dots)))
+        (state->group && !matmul_can_round(&state->shape, state->group)))
         return TAPER_UNSUPPORTED;
     matmul_choose(state, variant);
     state->fused = program_fuses_nothing;
@@ -483,9 +484,10 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     rounded_block g = {.a = scratch,
-                       .a_row_bytes = rounded_row_bytes(s->k, state->group),
+                       .a_row_bytes = rounded_row_bytes(&s->b_head, s->k, state->group),
                        .k = s->k,
                        .group = state->group,
+                       .run = rounded_run(&s->b_head, state->group),
                        .panel_bytes = s->k / s->b_head.rows * s->b_head.stride * (int64_t)sizeof *b,
                        .head = s->b_head,
                        .alpha = state->alpha};
@@ -496,7 +498,7 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
     if (*put != c_row)
         for (int64_t r = 0; r < part->rows; r++)
             rounded_put(scratch + r * g.a_row_bytes, a + (part->row + r) * s->a_row_stride,
-                        s->a_k_stride, s->k, state->group, middle);
+                        s->a_k_stride, s->k, state->group, g.run, middle);
     *put = c_row;
     const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
     g.c = sums.data;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import chain
-from math import gcd
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.stages.schedule.fuse_epilogues import fuse_epilogues
@@ -16,8 +15,12 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-#: The most activations that share a scale.
-_GROUP = 32
+#: The most activations that share a scale. MiniLM's embeddings then move as far as by
+#: ``int8_dynamic``; groups of 256 save a kernel 1.5% to 3%, and move them half as far again.
+_MOST = 128
+
+#: Groups are multiples of it, as a kernel reads weights.
+_STEP = 8
 
 #: The bits of levels for which kernels multiply bytes.
 _BITS = (4, 8)
@@ -28,11 +31,11 @@ def round_activations(graph: Graph) -> None:
 
     ::
 
-        MATMUL(x, w in blocks of 4 or 8 bits)      MATMUL(x, w, activation_group=32)
+        MATMUL(x, w in blocks of 4 or 8 bits)      MATMUL(x, w, activation_group=128)
 
-    Products of integers are exact, whatever the rows beside them. A group is 32 activations, or 8
-    or 16 where the weight's blocks are no multiple of 32. Products of one tensor become one, which
-    rounds it once: also the gate and the other half of a gated MLP, whose epilogue is then a node.
+    Products of integers are exact, whatever the rows beside them. Products of one tensor become
+    one, which rounds it once: also the gate and the other half of a gated MLP, whose epilogue is
+    then a node.
     """
     products: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.order():
@@ -40,8 +43,9 @@ def round_activations(graph: Graph) -> None:
             round_activations(block)
         if node.op != "MATMUL" or node.attrs.get("accumulate"):
             continue
-        format = graph.tensors[node.inputs[1]].format
-        if group := activation_group(format):
+        weight = graph.tensors[node.inputs[1]]
+        format = weight.format
+        if group := activation_group(format, weight.shape[0]):
             attrs = {**node.attrs, "activation_group": group}
             graph.replace_node(node, node.op, node.inputs, attrs)
             products[node.inputs[0], format].append(graph.nodes[node.output])
@@ -80,12 +84,18 @@ def _set_apart(graph: Graph, node: Node) -> None:
     graph.replace_node(node, "MAP", [product, *extras], program)
 
 
-def activation_group(format: str) -> int:
-    """Return how many activations are rounded together beside a weight in a format; 0 for none."""
+def activation_group(format: str, rows: int) -> int:
+    """Return how many activations are rounded together beside a weight of so many rows.
+
+    This is the largest number up to 128 that divides the rows and is a multiple of the weight's
+    blocks or divides these; 0 where kernels have no product of rounded activations.
+    """
     family, *parameters = format.split(".")
     if family != "blocks":
         return 0
     levels = LEVELS[int(parameters[0]) if parameters[0].isdigit() else parameters[0]]
     if levels.bits not in _BITS or levels.code or levels.factors is not None:
         return 0
-    return gcd(int(parameters[1]), _GROUP)
+    block = int(parameters[1])
+    groups = (n for n in range(_MOST, 0, -_STEP) if rows % n == 0)
+    return next((n for n in groups if n % block == 0 or block % n == 0), 0)

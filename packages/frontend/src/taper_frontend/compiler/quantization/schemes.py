@@ -175,7 +175,7 @@ class QuantizationConfig(NamedTuple):
         The scheme of weights; see :func:`parse_scheme`.
     activations : str
         One of :data:`ACTIVATIONS`. With ``"grouped"``, products by weights of 4 or 8 bits round
-        their activations to int8 in groups of up to 32 of a row, in each run. With ``"rounded"``,
+        their activations to int8 in groups of up to 128 of a row, in each run. With ``"rounded"``,
         products by bfloat16 weights round their activations to bfloat16. With ``"dynamic"``
         and ``"static"`` weights are int8 with a scale for each channel, and a module is needed:
         see :func:`taper_frontend.quantize`.

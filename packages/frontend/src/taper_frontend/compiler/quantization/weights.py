@@ -331,7 +331,7 @@ def quantize_weight(
                 _look_up_columns(graph, node, weight.name, packed)
             else:
                 _read(graph, node, weight.name, packed, drops=("transpose_b",))
-        group = activation_group(format) if activations == "grouped" else 0
+        group = activation_group(format, rows) if activations == "grouped" else 0
         how = ROUNDED.format(group) if group else "float32, widened in registers"
         how = _ROWS_DECODED if weight.op == "EMBEDDING" else how
         return _layer(weight, scheme, after, rounded.error, how)
