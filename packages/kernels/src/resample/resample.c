@@ -332,7 +332,7 @@ static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
     const resample_axis *axis = &w->s->columns;
     const int32_t *index = w->table + axis->at + begin;
     resample_line line = resample_line_of(w, NULL);
-    w->is_near = line.n >= V_LEN;
+    w->is_near = true;
     for (int64_t c = 0; c < end - begin && w->is_near; c += V_LEN) {
         resample_find(&line, index[c], index[(axis->taps - 1) * axis->entries + c + V_LEN - 1]);
         w->is_near = line.vectors == 1;
@@ -357,7 +357,7 @@ V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, 
         const float *weight = weights + c;
         vf vector = v_zero(), sum = vector;
         if (is_near)
-            vector = v_load(x + low[c / V_LEN]);
+            vector = resample_load(x + low[c / V_LEN], line.n);
         else
             resample_find(&line, index[0], index[(taps - 1) * entries + V_LEN - 1]);
         for (int64_t k = 0; k < taps; k++) {
@@ -448,14 +448,15 @@ typedef struct resample_tile {
 static void resample_copy_near(const resample_work *w, float *restrict y, const float *restrict x,
                                const int32_t *rows, const resample_tile *t) {
     const int64_t n = t->end - t->begin, y_row = w->s->y_row, x_row = w->s->x_row;
+    const int64_t old = w->s->columns.old;
     const int32_t *const low = w->low, *const from = w->from;
     for (int64_t row = t->first; row < t->last; row++, y += y_row) {
         const float *const line = x + (rows ? rows[row] : row) * x_row;
-        int64_t c = 0;
-        for (; c + V_LEN <= n; c += V_LEN)
-            v_store(y + c, v_permute(v_load(line + low[c / V_LEN]), vi_load(from + c)));
-        if (c < n)
-            v_store_n(y + c, v_permute(v_load(line + low[c / V_LEN]), vi_load(from + c)), n - c);
+        const int64_t room = y_row == n ? (t->last - row) * n : n;
+        for (int64_t c = 0; c < n; c += V_LEN) {
+            const vf near = resample_load(line + low[c / V_LEN], old);
+            resample_store(y + c, v_permute(near, vi_load(from + c)), room - c);
+        }
     }
 }
 
@@ -471,7 +472,8 @@ static void resample_rows_alone(const resample_work *w, uint8_t *y, const uint8_
     }
     const int64_t step = s->y_row * s->size, bytes = (t->end - t->begin) * s->pixel * s->size;
     for (int64_t row = t->first; row < t->last; row++, y += step) {
-        if (s->rows.taps && row > t->first && index[row] == index[row - 1]) {
+        const bool again = s->rows.taps && row > t->first && index[row] == index[row - 1];
+        if (again && s->pixel == 1) { /* pixels are copied from x as fast */
             bytes_copy(y, y - step, bytes);
             continue;
         }

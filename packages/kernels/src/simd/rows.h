@@ -81,14 +81,14 @@ V_INLINE double row_join_double(const row_op op, double a, double b) {
 V_INLINE float row_lanes(const row_op op, vf a) {
     switch (op) {
     case ROW_PROD: {
-        float lane[V_LEN];
-        v_store(lane, a);
+        static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        const vi lane = vi_load(lanes);
 #pragma GCC unroll 16
         for (int n = V_LEN / 2; n > 0; n /= 2)
-#pragma GCC unroll 16
-            for (int i = 0; i < n; i++)
-                lane[i] *= lane[i + n];
-        return lane[0];
+            a = v_mul(a, v_permute(a, vi_and(vi_add(lane, vi_set1(n)), vi_set1(V_LEN - 1))));
+        float product;
+        memcpy(&product, &a, sizeof product);
+        return product;
     }
     case ROW_MAX:
         return vm_any(v_isnan(a)) ? NAN : v_hmax(a);
