@@ -149,7 +149,7 @@ static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *
 
 /* Reflects places until they are inside: about the centres of the outermost pixels if
  * align_corners, else about x's edges. */
-V_INLINE vf grid_reflect(vf at, float size, bool align_corners) {
+static __attribute__((noinline)) vf grid_reflect(vf at, float size, bool align_corners) {
     const float low = align_corners ? 0 : -0.5f, span = align_corners ? size - 1 : size;
     if (span == 0)
         return v_mul(at, v_zero());
