@@ -246,7 +246,7 @@ enum {
 
 /* Requantized sums with a term of bytes, beside the micro-ops in C. */
 static void check_term_rows(int64_t cols, int parts) {
-    enum { ROWS = 23, MOST = 40 };
+    enum { ROWS = 23, MOST = 80 };
     const bool is_signed = parts & TERM_SIGNED;
     const char *code[16];
     int64_t args[40], n_args = 0, term = 0, sum = 0, last;
@@ -338,7 +338,7 @@ static void check_term_rows(int64_t cols, int parts) {
 
 static void rows_of_panels(void) {
     for (int parts = 0; parts < 64; parts++)
-        for (int64_t cols = 9; cols <= 40; cols += 23)
+        for (int64_t cols = 9; cols <= 80; cols += 23)
             check_term_rows(cols, parts);
     for (int64_t cols = 15; cols <= 64; cols += 7)
         for (int kind = 0; kind < 24; kind++)

@@ -189,6 +189,12 @@ static void i8_square_locate(const conv_shape *s, const depthwise_kind k, const 
         const int64_t line = y * k.stride - h->low + i;
         const char *from = image + (line * w->in + first) * s->outputs;
         const bool is_line = line >= 0 && line < h->in;
+        if (is_line && inside) {
+            for (int j = 0; j < positions; j++)
+                at[j] = from + j * s->outputs;
+            at += positions;
+            continue;
+        }
         for (int j = 0; j < positions; j++, from += s->outputs)
             *at++ = is_line && (inside || (first + j >= 0 && first + j < w->in)) ? from : border;
     }

@@ -20,9 +20,13 @@ enum {
 #else
 #define CHAIN_PACKS 0
 #endif
+#define HAS_WIDE_PANELS (V_LEN == 16 && CHAIN_PACKS)
 
 /* Columns of a panel from which on chain_requantize computes it. */
-enum { CHAIN_LEAST = V_LEN == 16 && CHAIN_PACKS ? PROGRAM_PANEL / 2 : PROGRAM_PANEL };
+enum { CHAIN_LEAST = HAS_WIDE_PANELS ? PROGRAM_PANEL / 2 : PROGRAM_PANEL };
+
+/* Columns of a wide panel: a row of bytes is a cache line, which is stored whole. */
+enum { CHAIN_WIDE = HAS_WIDE_PANELS ? 4 * PROGRAM_PANEL : PROGRAM_PANEL };
 
 typedef enum chain_kind {
     CHAIN_LOAD, /* the first step, of a float32 or int32 */
@@ -371,15 +375,15 @@ V_INLINE vf chain_set1(const void *p) {
 
 /* Returns the first n elements at p, 0 beyond them. */
 V_INLINE vi chain_sums(const char *p, int64_t n) {
-    return CHAIN_LEAST < PROGRAM_PANEL ? v_as_int(v_load_n((const float *)(const void *)p, n))
-                                       : vi_load((const int32_t *)(const void *)p);
+    return HAS_WIDE_PANELS ? v_as_int(v_load_n((const float *)(const void *)p, n))
+                           : vi_load((const int32_t *)(const void *)p);
 }
 
 V_INLINE vf chain_floats(const char *p, int64_t n) { return v_as_float(chain_sums(p, n)); }
 
 /* Returns the first n bytes, widened. */
 V_INLINE vi chain_bytes(const char *p, bool is_signed, int64_t n) {
-#if V_LEN == 16 && CHAIN_PACKS
+#if HAS_WIDE_PANELS
     const __m128i bytes = _mm_maskz_loadu_epi8((__mmask16)v_first_n(n), p);
     return is_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
 #else
@@ -684,40 +688,43 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
 
 /*
  * Computes rows of n columns of such a chain, which is that of most products of bytes, from
- * CHAIN_LEAST to a panel's: the operands are in registers, and no step is looked up.
+ * CHAIN_LEAST to a panel's, or CHAIN_WIDE: the operands are in registers, and no step is looked up.
+ * panel: vectors of a row.
  */
 V_INLINE void chain_requantize(const program_instruction *chain, const chain_requantization *c,
                                const chain_operand *in, char *out, int64_t out_row, int64_t rows,
-                               int64_t n, const bool subtracts, const bool bounded, const bool adds,
-                               const bool is_silu, const bool holds) {
-    enum { ALL = 4, ROWS = ALL / CHAIN_PANEL, STEP = V_LEN * sizeof(int32_t) };
+                               int64_t n, const int panel, const bool subtracts, const bool bounded,
+                               const bool adds, const bool is_silu, const bool holds) {
+    enum { ALL = 4, STEP = V_LEN * sizeof(int32_t) };
+    const int all_rows = ALL / panel;
+    const int64_t columns = panel * V_LEN, lanes = panel > CHAIN_PANEL ? V_LEN : n;
     const chain_operand *const sums_of = &in[holds ? 3 : 0];
     const chain_operand *const scale = &sums_of[subtracts ? 2 : 1];
     const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
     const vf high = v_set1(bounded ? chain->high - chain->shift : chain->high);
     const vf less_bytes = v_set1(chain->less), byte_factor = v_set1(chain->factor);
     const vf term_low = v_set1(c->low), term_factor = v_set1(c->factor);
-    vi less[CHAIN_PANEL];
-    vf factor[CHAIN_PANEL], term[CHAIN_PANEL], held_factor[CHAIN_PANEL], held_term[CHAIN_PANEL];
+    vi less[ALL];
+    vf factor[ALL], term[ALL], held_factor[ALL], held_term[ALL];
 #pragma GCC unroll 4
-    for (int v = 0; v < CHAIN_PANEL; v++) {
+    for (int v = 0; v < panel; v++) {
         if (holds) {
-            held_factor[v] = chain_floats(in[1].data + v * STEP, n);
-            held_term[v] = chain_floats(in[2].data + v * STEP, n);
+            held_factor[v] = chain_floats(in[1].data + v * STEP, lanes);
+            held_term[v] = chain_floats(in[2].data + v * STEP, lanes);
         }
         if (subtracts)
-            less[v] = chain_sums(in[1].data + v * STEP, n);
-        factor[v] = chain_floats(scale[0].data + v * STEP, n);
-        term[v] = chain_floats(scale[1].data + v * STEP, n);
+            less[v] = chain_sums(in[1].data + v * STEP, lanes);
+        factor[v] = chain_floats(scale[0].data + v * STEP, lanes);
+        term[v] = chain_floats(scale[1].data + v * STEP, lanes);
     }
     const chain_operand *const more_of = &in[holds ? 0 : c->term];
     const char *from = sums_of->data, *added = more_of->data;
     int64_t from_row = sums_of->row, added_row = more_of->row;
-    const char *from_at[ROWS], *added_at[ROWS];
-    for (int64_t left = rows; left > 0; left -= ROWS) {
-        const bool whole = left >= ROWS && n == PROGRAM_PANEL;
+    const char *from_at[ALL], *added_at[ALL];
+    for (int64_t left = rows; left > 0; left -= all_rows) {
+        const bool whole = left >= all_rows && n == columns;
 #pragma GCC unroll 4
-        for (int row = 0; row < ROWS; row++) { /* those beyond the last are the last */
+        for (int row = 0; row < all_rows; row++) { /* those beyond the last are the last */
             from_at[row] = from;
             added_at[row] = added;
             from += left > row + 1 ? from_row : 0;
@@ -726,17 +733,17 @@ V_INLINE void chain_requantize(const program_instruction *chain, const chain_req
         vi bytes[ALL];
 #pragma GCC unroll 4
         for (int v = 0; v < ALL; v++) {
-            const int column = v % CHAIN_PANEL, row = v / CHAIN_PANEL;
-            vi sums = chain_sums(from_at[row] + column * STEP, n);
+            const int column = v % panel, row = v / panel;
+            vi sums = chain_sums(from_at[row] + column * STEP, lanes);
             if (subtracts)
                 sums = vi_sub(sums, less[column]);
             vf x = v_add(v_mul(v_from_int(sums), factor[column]), term[column]);
             if (holds) {
-                const vi held = chain_sums(added_at[row] + column * STEP, n);
+                const vi held = chain_sums(added_at[row] + column * STEP, lanes);
                 const vf scaled = v_mul(v_from_int(held), held_factor[column]);
                 x = v_add(v_add(scaled, held_term[column]), x);
             } else if (adds) {
-                const vi more = chain_bytes(added_at[row] + column * V_LEN, c->is_signed, n);
+                const vi more = chain_bytes(added_at[row] + column * V_LEN, c->is_signed, lanes);
                 x = v_add(x, chain_term_of(more, less_bytes, byte_factor));
             }
             if (holds || adds)
@@ -747,21 +754,21 @@ V_INLINE void chain_requantize(const program_instruction *chain, const chain_req
                 x = v_max(low, chain->shift != 0 ? v_add(v_round(x), shift) : x);
             bytes[v] = v_to_int(v_min(high, x));
         }
-        uint8_t some[ROWS][PROGRAM_PANEL];
+        uint8_t some[ALL][PROGRAM_PANEL];
         uint8_t *const to = whole ? (uint8_t *)out : some[0];
         const int64_t to_row = whole ? out_row : PROGRAM_PANEL;
 #if CHAIN_PACKS
         if (bounded)
-            chain_store_bounded(to, to_row, bytes, (int16_t)chain->shift, ROWS, CHAIN_PANEL);
+            chain_store_bounded(to, to_row, bytes, (int16_t)chain->shift, all_rows, panel);
         else
 #endif
-            vi_store_bytes_of(to, to_row, bytes, ROWS, CHAIN_PANEL);
-        for (int64_t row = 0; !whole && row < i64_min(left, ROWS); row++) {
+            vi_store_bytes_of(to, to_row, bytes, all_rows, panel);
+        for (int64_t row = 0; !whole && row < i64_min(left, all_rows); row++) {
             enum { HALF = PROGRAM_PANEL / 2 };
             memcpy(out + row * out_row, some[row], HALF);
             memcpy(out + row * out_row + n - HALF, some[row] + n - HALF, HALF);
         }
-        out += ROWS * out_row;
+        out += all_rows * out_row;
     }
 }
 
@@ -770,20 +777,32 @@ static void chain_requantize_of(const program_instruction *chain, const chain_re
                                 int64_t n) {
 #define CHAIN_REQUANTIZE_AS(...) chain_requantize(chain, c, in, out, out_row, rows, n, __VA_ARGS__)
 #define CHAIN_REQUANTIZE(subtracts, bounded)                                                       \
-    (c->term      ? CHAIN_REQUANTIZE_AS(subtracts, bounded, true, false, false)                    \
-     : c->is_silu ? CHAIN_REQUANTIZE_AS(subtracts, bounded, false, true, false)                    \
-                  : CHAIN_REQUANTIZE_AS(subtracts, bounded, false, false, false))
-    if (c->holds)
-        CHAIN_REQUANTIZE_AS(false, true, false, false, true);
+    (c->term      ? CHAIN_REQUANTIZE_AS(CHAIN_PANEL, subtracts, bounded, true, false, false)       \
+     : c->is_silu ? CHAIN_REQUANTIZE_AS(CHAIN_PANEL, subtracts, bounded, false, true, false)       \
+                  : CHAIN_REQUANTIZE_AS(CHAIN_PANEL, subtracts, bounded, false, false, false))
+#define CHAIN_REQUANTIZE_WIDE(...) CHAIN_REQUANTIZE_AS(CHAIN_WIDE / V_LEN, __VA_ARGS__)
+    if (n > PROGRAM_PANEL) {
+        if (c->holds)
+            CHAIN_REQUANTIZE_WIDE(false, true, false, false, true);
+        else if (c->term)
+            c->subtracts ? CHAIN_REQUANTIZE_WIDE(true, true, true, false, false)
+                         : CHAIN_REQUANTIZE_WIDE(false, true, true, false, false);
+        else
+            c->subtracts ? CHAIN_REQUANTIZE_WIDE(true, true, false, false, false)
+                         : CHAIN_REQUANTIZE_WIDE(false, true, false, false, false);
+    } else if (c->holds)
+        CHAIN_REQUANTIZE_AS(CHAIN_PANEL, false, true, false, false, true);
     else if (c->subtracts)
         c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
     else
         c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
 #undef CHAIN_REQUANTIZE
+#undef CHAIN_REQUANTIZE_WIDE
 #undef CHAIN_REQUANTIZE_AS
 }
 
-/* Computes rows of n columns, at most PROGRAM_PANEL. in: the operands of the first row. */
+/* Computes rows of n columns, at most PROGRAM_PANEL, or CHAIN_WIDE if is_wide says so. in: the
+ * operands of the first row. */
 static void run_chain_of_panel(const program_instruction *chain, chain_operand *in, char *out,
                                int64_t out_row, int64_t rows, int64_t n) {
     int64_t r = 0;

@@ -66,6 +66,16 @@ static bool run_tile(const taper_program *p, const program_frame *frame, int64_t
                 for (int64_t c = 0; c < cols; c++)                                                 \
                     t[c] = f[c * col_stride];                                                      \
     }
+/* The same of an image of three planes. */
+static void gather_planes(uint32_t *restrict t, const uint32_t *restrict f, int64_t rows,
+                          int64_t plane) {
+    for (int64_t r = 0; r < rows; r++) {
+        t[3 * r] = f[r];
+        t[3 * r + 1] = f[plane + r];
+        t[3 * r + 2] = f[2 * plane + r];
+    }
+}
+
 TAPER_GATHER(gather8, uint8_t)
 TAPER_GATHER(gather16, uint16_t)
 TAPER_GATHER(gather32, uint32_t)
@@ -73,6 +83,10 @@ TAPER_GATHER(gather64, uint64_t)
 
 static void gather(int32_t size, void *to, int64_t pitch, const void *from, int64_t rows,
                    int64_t row_stride, int64_t cols, int64_t col_stride) {
+    if (size == 4 && cols == 3 && pitch == 3 && row_stride == 1) {
+        gather_planes(to, from, rows, col_stride);
+        return;
+    }
     (size == 1   ? gather8
      : size == 2 ? gather16
      : size == 4 ? gather32
@@ -244,11 +258,13 @@ static bool run_panels(const taper_program *p, const taper_tensor *tensors, int6
                                             row_offset(p, in, r) * in->size,
                                         row_stride(p, in) * in->size, in->col_stride};
         }
-        for (int64_t c = c0; c < c1; c += PROGRAM_PANEL)
-            if (!run_panel(p, inputs, rows, c0, c, i64_min(PROGRAM_PANEL, c1 - c),
+        for (int64_t c = c0, n; c < c1; c += n) {
+            n = i64_min(p->is_wide && c1 - c >= CHAIN_WIDE ? CHAIN_WIDE : PROGRAM_PANEL, c1 - c);
+            if (!run_panel(p, inputs, rows, c0, c, n,
                            block + ((r - r0) * ldc + c - c0) * p->output_size, ldc * p->output_size,
                            scratch))
                 return false;
+        }
     }
     return true;
 }

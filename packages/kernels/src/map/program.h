@@ -98,6 +98,7 @@ typedef struct taper_program {
     int32_t count; /* instructions; 0: nothing to do */
     int32_t n_inputs, n_scalars;
     int32_t gather_rows; /* rows of a register of a gathered operand; 0: none is */
+    bool is_wide;        /* a panel may have more columns */
     bool in_panels;      /* blocks of several rows may be computed panel by panel */
     bool over;           /* a tensor that the program reads may be the memory of the output */
     int32_t outer;       /* dims that make up the rows */

@@ -358,6 +358,24 @@ static bool fits_panels(const taper_program *p) {
            p->sizes[p->outer - 1] >= PROGRAM_PANEL_ROWS;
 }
 
+/* Returns whether a panel may have CHAIN_WIDE columns: its only chain requantizes. */
+static bool is_wide(const taper_program *p) {
+    const program_instruction *chain = &p->code[0];
+    if (!HAS_WIDE_PANELS || !p->in_panels || p->count != 1)
+        return false;
+    chain_operand in[PROGRAM_MAX_OPERANDS];
+    for (int k = 0; k < chain->arity; k++) {
+        const int o = chain->operand[k];
+        if (o >= SCALAR_SLOT)
+            in[k] = (chain_operand){(const char *)&p->scalars[o - SCALAR_SLOT], 0, 0};
+        else
+            in[k] = (chain_operand){NULL, o < p->first ? 1 : row_stride(p, &p->inputs[o]),
+                                    p->inputs[o].col_stride};
+    }
+    chain_requantization c;
+    return chain_requantizes(chain, in, &c) && c.bounded && !c.is_silu;
+}
+
 /* ---- registers ---- */
 
 static size_t result_bytes(const int *dtypes, int32_t j) {
@@ -485,6 +503,7 @@ static void prepare_rest(taper_program *p, int *dtypes) {
     p->uniform[0] = uniform_results(p, false);
     p->uniform[1] = uniform_results(p, true);
     p->in_panels = fits_panels(p);
+    p->is_wide = is_wide(p);
     p->over = may_be_over(p);
     prepare_registers(p, dtypes);
     prepare_gathers(p);
