@@ -1,12 +1,16 @@
-"""Weights that sessions copy into large pages."""
+"""Files in large pages, and weights that sessions copy into them."""
 
 import mmap
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plan_files import small_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.file.mapping import mapped
+from taper_runtime.file.replacing import BLOCK_BYTES, in_blocks, replace_file
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 
@@ -62,3 +66,25 @@ def test_another_value_and_a_system_without_large_pages_are_refused(monkeypatch)
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     with pytest.raises(InputError, match="expected 'mapped', for this system has no large pages"):
         opened(small_plan(), "huge")
+
+
+def test_a_large_file_is_written_in_whole_blocks(tmp_path):
+    data = os.urandom(1 << 20)
+    parts = [b"header", memoryview(data), b"", data, data[:-6], data * 5, data[:7]]
+    sizes = [len(block) for block in in_blocks(parts)]
+    assert [size % BLOCK_BYTES for size in sizes] == [0] * (len(sizes) - 1) + [
+        sum(sizes) % (2 << 20)
+    ]
+    replace_file(str(tmp_path / "file"), parts)
+    assert (tmp_path / "file").read_bytes() == b"".join(parts)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no large pages")
+@pytest.mark.parametrize(("nbytes", "asks"), [(BLOCK_BYTES, True), (BLOCK_BYTES - 1, False)])
+def test_large_pages_are_asked_for_where_a_file_fills_one(tmp_path, nbytes, asks):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(nbytes))
+    with mapped(path) as buffer:
+        flags = Path("/proc/self/smaps").read_text().split(str(path))[1].split("VmFlags:")[1]
+        assert ("hg" in flags.splitlines()[0].split()) is asks
+        assert len(buffer) == nbytes

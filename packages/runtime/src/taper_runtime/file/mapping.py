@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
-from contextlib import contextmanager
-from mmap import ACCESS_READ, mmap
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.checks import fail
 from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.base.file_limits import refuse_beyond
 from taper_runtime.base.loading import PIECE_BYTES, look
+from taper_runtime.file.replacing import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | mmap]:
+def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | mmap.mmap]:
     """Yield the bytes of a regular file, mapped; add its path to errors raised about them.
 
     The mapping lives as long as an array in it. With ``copied_bytes`` the file is copied to memory,
@@ -46,9 +47,10 @@ def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | 
         try:
             nbytes = os.fstat(descriptor).st_size
             if nbytes == 0:
-                buffer: bytes | mmap = b""  # no system maps an empty file
+                buffer: bytes | mmap.mmap = b""  # no system maps an empty file
             elif copied_bytes is None:
-                buffer = mmap(descriptor, 0, access=ACCESS_READ)
+                buffer = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+                _ask_for_large_pages(buffer)
             else:
                 refuse_beyond("header", "copied_bytes", nbytes, copied_bytes)
                 buffer = _copy(descriptor, nbytes)
@@ -57,9 +59,20 @@ def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | 
         yield buffer
 
 
-def _copy(descriptor: int, nbytes: int) -> mmap:
+def _ask_for_large_pages(mapping: mmap.mmap) -> None:
+    """Let the system read a file into large pages, and map them, where its file system has them.
+
+    What it already has in small pages stays there.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and len(mapping) >= BLOCK_BYTES:
+        with suppress(OSError):  # a system without them
+            mapping.madvise(advice)
+
+
+def _copy(descriptor: int, nbytes: int) -> mmap.mmap:
     """Read an open file into new memory, aligned to a page."""
-    memory = mmap(-1, nbytes)
+    memory = mmap.mmap(-1, nbytes)
     with (
         open(descriptor, "rb", buffering=0, closefd=False) as file,
         memoryview(memory) as view,

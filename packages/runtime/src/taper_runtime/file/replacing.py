@@ -10,7 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+#: Bytes that are written together, at multiples of them in the file: a large page of x86-64. In
+#: memory Linux keeps what is written so in large pages, if the file system has them.
+BLOCK_BYTES = 2 << 20
 
 _KINDS = {
     stat.S_ISDIR: "a directory",
@@ -41,10 +45,11 @@ def replace_file(path: str, parts: Iterable[bytes | memoryview]) -> None:
     temporary = os.path.join(os.path.dirname(path), f".taper-{os.urandom(8).hex()}.tmp")
     try:
         opener = partial(os.open, mode=0o666 if mode is None else 0o600)
-        with open(temporary, "xb", opener=opener) as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
+        with open(temporary, "xb", buffering=0, opener=opener) as file:
+            for block in in_blocks(parts):
+                view = memoryview(block)
+                while view:  # one call may write less
+                    view = view[file.write(view) :]
             os.fsync(file.fileno())
         if mode is not None:
             os.chmod(temporary, mode)
@@ -53,6 +58,26 @@ def replace_file(path: str, parts: Iterable[bytes | memoryview]) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def in_blocks(parts: Iterable[bytes | memoryview]) -> Iterator[bytearray | memoryview]:
+    """Yield the bytes of ``parts`` in pieces of whole blocks, and a rest at the end."""
+    rest = bytearray()
+    for part in parts:
+        view = memoryview(part)
+        if rest:
+            room = BLOCK_BYTES - len(rest)
+            rest += view[:room]
+            view = view[room:]
+            if len(rest) < BLOCK_BYTES:
+                continue
+            yield rest
+        whole = len(view) // BLOCK_BYTES * BLOCK_BYTES
+        if whole:
+            yield view[:whole]
+        rest = bytearray(view[whole:])
+    if rest:
+        yield rest
 
 
 def _replaced_mode(path: str) -> int | None:
