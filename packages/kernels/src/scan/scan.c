@@ -66,7 +66,8 @@ SCAN(f32_prod_columns, float, double, 1.0, acc *v)
 SCAN(f64_prod_columns, double, double, 1.0, acc *v)
 SCAN(f32_log_sum, float, double, -INFINITY, log_add_exp(acc, v))
 SCAN(f64_log_sum, double, double, -INFINITY, log_add_exp(acc, v))
-SCAN_INTS(i64, int64_t)
+SCAN(i64_sum_columns, int64_t, uint64_t, 0, acc + v)
+SCAN(i64_prod, int64_t, uint64_t, 1, acc *v)
 SCAN_INTS(i32, int32_t)
 SCAN_INTS(i16, int16_t)
 SCAN_INTS(i8, int8_t)
@@ -74,32 +75,33 @@ SCAN_INTS(u8, uint8_t)
 
 /* Goes along a row four elements at a time, so that only one operation in four depends on the
  * total. */
-#define SCAN_FLOATS(name, T, identity, OP)                                                         \
+#define SCAN_BY_FOURS(name, T, A, identity, OP)                                                    \
     static void name(void *out, const void *in, int64_t n, int64_t inner, int64_t width,           \
                      void *state) {                                                                \
         T *y = out;                                                                                \
         const T *x = in;                                                                           \
-        double total = identity;                                                                   \
+        A total = identity;                                                                        \
         int64_t i = 0;                                                                             \
         if (inner != 1) {                                                                          \
             name##_columns(out, in, n, inner, width, state);                                       \
             return;                                                                                \
         }                                                                                          \
         for (; i + 4 <= n; i += 4) {                                                               \
-            const double a = (double)x[i], ab = a OP(double) x[i + 1], c = (double)x[i + 2];       \
-            const double abcd = ab OP(c OP(double) x[i + 3]);                                      \
+            const A a = (A)x[i], ab = a OP(A) x[i + 1], c = (A)x[i + 2];                           \
+            const A abcd = ab OP(c OP(A) x[i + 3]);                                                \
             y[i] = (T)(total OP a);                                                                \
             y[i + 1] = (T)(total OP ab);                                                           \
             y[i + 2] = (T)(total OP(ab OP c));                                                     \
             y[i + 3] = (T)(total = total OP abcd);                                                 \
         }                                                                                          \
         for (; i < n; i++)                                                                         \
-            y[i] = (T)(total = total OP(double) x[i]);                                             \
+            y[i] = (T)(total = total OP(A) x[i]);                                                  \
     }
-SCAN_FLOATS(f32_sum, float, 0.0, +)
-SCAN_FLOATS(f64_sum, double, 0.0, +)
-SCAN_FLOATS(f32_prod, float, 1.0, *)
-SCAN_FLOATS(f64_prod, double, 1.0, *)
+SCAN_BY_FOURS(f32_sum, float, double, 0.0, +)
+SCAN_BY_FOURS(f64_sum, double, double, 0.0, +)
+SCAN_BY_FOURS(f32_prod, float, double, 1.0, *)
+SCAN_BY_FOURS(f64_prod, double, double, 1.0, *)
+SCAN_BY_FOURS(i64_sum, int64_t, uint64_t, 0, +)
 
 /* ---- extremes and their positions ---- */
 
