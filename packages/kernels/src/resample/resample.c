@@ -25,6 +25,7 @@ enum {
     RESAMPLE_ENTRIES = 16,     /* a tap has a multiple of this many entries: whole vectors */
     RESAMPLE_SMALL_PIXEL = 16, /* a smaller pixel is split: each element is a column */
     RESAMPLE_RING = 1 << 15,   /* elements that the ring holds at about most: half of L2 */
+    RESAMPLE_SHORT_ROW = 128,  /* floats of a row that is written beside an equal one */
     RESAMPLE_ALIGN = 64,       /* bytes that parts of the scratch memory are multiples of */
     RESAMPLE_LANES = 8,        /* one unit of a task's cost is one tap of this many elements */
     RESAMPLE_ROW_COST = 4,     /* units that each output row costs besides its taps */
@@ -443,20 +444,26 @@ typedef struct resample_tile {
 } resample_tile;
 
 /* Copies columns of 4 bytes, by lanes that resample_begin_block found. Output row i copies row
- * rows[i] of x, or row i if rows is NULL. Rows that are equal read x again, which is in L1: to
- * write them side by side would break the order that the CPU fetches lines in. */
+ * rows[i] of x, or row i if rows is NULL. Two short rows that are equal are written side by side;
+ * of long ones this would break the order that the CPU fetches lines in. */
 static void resample_copy_near(const resample_work *w, float *restrict y, const float *restrict x,
                                const int32_t *rows, const resample_tile *t) {
-    const int64_t n = t->end - t->begin, y_row = w->s->y_row, x_row = w->s->x_row;
-    const int64_t old = w->s->columns.old;
+    const int64_t n = t->end - t->begin, y_row = w->s->y_row, old = w->s->columns.old;
     const int32_t *const low = w->low, *const from = w->from;
+    const bool is_short = rows && n <= RESAMPLE_SHORT_ROW;
     for (int64_t row = t->first; row < t->last; row++, y += y_row) {
-        const float *const line = x + (rows ? rows[row] : row) * x_row;
-        const int64_t room = y_row == n ? (t->last - row) * n : n;
+        const int64_t taken = rows ? rows[row] : row;
+        const float *const line = x + taken * w->s->x_row;
+        const bool two = is_short && row + 1 < t->last && rows[row + 1] == taken;
         for (int64_t c = 0; c < n; c += V_LEN) {
             const vf near = resample_load(line + low[c / V_LEN], old);
-            resample_store(y + c, v_permute(near, vi_load(from + c)), room - c);
+            const vf columns = v_permute(near, vi_load(from + c));
+            resample_store(y + c, columns, n - c);
+            if (two)
+                resample_store(y + y_row + c, columns, n - c);
         }
+        row += two;
+        y += two ? y_row : 0;
     }
 }
 
