@@ -291,7 +291,9 @@ V_INLINE void resample_word_vectors(const resample_work *w, uint8_t *const *y,
         for (int64_t k = 0; k < steps; k++, step++)
 #pragma GCC unroll 16
             for (int v = 0; v < RESAMPLE_VECTORS; v++) {
-                const vi taken = vi_load(step->taken[v]), weight = vi_load(step->weight[v]);
+                const vi taken = vi_load(step->taken[v]);
+                /* volatile: loads bound this loop, and each row would load it again */
+                const vi weight = *(const volatile vi *)(const void *)step->weight[v];
 #pragma GCC unroll 16
                 for (int r = 0; r < rows; r++) {
                     const int32_t *from = (const void *)(w->words[r] + step->at[v][0]);
