@@ -135,8 +135,8 @@ V_INLINE void i8_conv_copy(char *to, const char *from, int64_t bytes) {
  * to a whole line each; false if the engine takes no such activations: then these are put only if
  * they may be narrowed. border: scratch for a row of taps outside of x, which are `value`. */
 static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *state, char *to,
-                        char *lines, char *border, char value, const char *x, int64_t row,
-                        int64_t m, bool is_signed, bool narrows) {
+                        char *lines, char *border, char value, const char *x, const char *x_end,
+                        int64_t row, int64_t m, bool is_signed, bool narrows) {
     const conv_shape *s = &state->shape;
     const window_dim *slice = &s->dims[0], *line = &s->dims[1], *w = &s->dims[2];
     const int64_t step = engine->a_bytes, taps = w->kernel, tap_bytes = s->in * step;
@@ -156,9 +156,12 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
     const int64_t y = at[1] + first[1] * line->dilation;
     const char *from_lines =
         x + (((image * slice->in + at[0]) * line->in + y) * w->in + begin) * s->channels;
-    const bool is_direct =
-        !narrows && s->groups == 1 && slice->kernel == 1 && tap_bytes >= I8_COPY_STEP &&
+    const bool are_read =
+        !narrows && s->groups == 1 && slice->kernel == 1 &&
         engine->reads(from_lines, step_bytes, last[1] - first[1], line_bytes, is_signed);
+    const int64_t least = tap_bytes >= I8_COPY_STEP ? 0 : I8_COPY_STEP; /* that a copy reads */
+    const int64_t behind = x_end - from_lines - (last[1] - first[1] - 1) * step_bytes - line_bytes;
+    const bool is_direct = are_read && behind >= least;
     if (!is_direct) {
         from_lines = lines;
         step_bytes = line_bytes;
@@ -169,7 +172,9 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
             const int64_t z = at[0] + i * slice->dilation, now = at[1] + j * line->dilation;
             const char *from =
                 x + (((image * slice->in + z) * line->in + now) * w->in + begin) * s->channels;
-            if (s->groups == 1)
+            if (are_read)
+                memcpy(put, from, (size_t)line_bytes);
+            else if (s->groups == 1)
                 takes &= engine->put(put, from, 1, pixels * s->in, is_signed);
             else
                 for (int64_t p = 0; p < pixels; p++)
@@ -220,8 +225,8 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
 
 /* Puts the windows of m pixels into scratch. Returns the engine that takes them. */
 static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i8_conv_state *state,
-                                         i8_block *g, char *memory, const char *x, char border,
-                                         int64_t row, int64_t m) {
+                                         i8_block *g, char *memory, const char *x,
+                                         const char *x_end, char border, int64_t row, int64_t m) {
     const int64_t width = state->shape.dims[2].out;
     for (const i8_engine *now = i8_first_engine(engine);; now = engine) {
         const bool narrows = i8_narrows(now, m, state->shape.out, state->lines);
@@ -231,7 +236,7 @@ static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i
             n = i64_min(i64_min(m - r, width - (row + r) % width), state->line_pixels);
             takes &= i8_conv_put(now, state, memory + r * state->a_row_bytes,
                                  memory + state->line_scratch, memory + state->border_scratch,
-                                 border, x, row + r, n, g->is_signed, narrows);
+                                 border, x, x_end, row + r, n, g->is_signed, narrows);
         }
         if (takes || (narrows && now->narrow(g, memory, m, memory + state->spare_scratch)))
             return now;
@@ -249,6 +254,7 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
                   .groups = state->lines,
                   .c = (int32_t *)(void *)(memory + state->c_scratch),
                   .is_signed = call->inputs[0].dtype == TAPER_INT8};
+    const char *const x_end = (const char *)call->inputs[0].data + tensor_numel(&call->inputs[0]);
     int64_t put = -1; /* the rows and the group that are in scratch */
     i8_begin(engine);
     for (int64_t unit = begin; unit < end; unit++) {
@@ -259,8 +265,8 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         const int64_t n = i64_min(state->col_chunk, s->out - col);
         const char *x = (const char *)call->inputs[0].data + group * s->in;
         if (put != now)
-            engine = i8_conv_put_rows(call->kernel->data, state, &g, memory, x, (char)attrs->border,
-                                      row, m);
+            engine = i8_conv_put_rows(call->kernel->data, state, &g, memory, x, x_end,
+                                      (char)attrs->border, row, m);
         put = now;
         g.b = call->inputs[1].data;
         if (s->packed) {

@@ -693,13 +693,13 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
  */
 V_INLINE void chain_requantize(const program_instruction *chain, const chain_requantization *c,
                                const chain_operand *in, char *out, int64_t out_row, int64_t rows,
-                               int64_t n, const int panel, const bool subtracts, const bool bounded,
-                               const bool adds, const bool is_silu, const bool holds) {
+                               int64_t n, const int panel, const bool bounded, const bool adds,
+                               const bool is_silu, const bool holds) {
     enum { ALL = 4, STEP = V_LEN * sizeof(int32_t) };
     const int all_rows = ALL / panel;
     const int64_t columns = panel * V_LEN, lanes = panel > CHAIN_PANEL ? V_LEN : n;
     const chain_operand *const sums_of = &in[holds ? 3 : 0];
-    const chain_operand *const scale = &sums_of[subtracts ? 2 : 1];
+    const chain_operand *const scale = &sums_of[c->subtracts ? 2 : 1];
     const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
     const vf high = v_set1(bounded ? chain->high - chain->shift : chain->high);
     const vf less_bytes = v_set1(chain->less), byte_factor = v_set1(chain->factor);
@@ -712,8 +712,7 @@ V_INLINE void chain_requantize(const program_instruction *chain, const chain_req
             held_factor[v] = chain_floats(in[1].data + v * STEP, lanes);
             held_term[v] = chain_floats(in[2].data + v * STEP, lanes);
         }
-        if (subtracts)
-            less[v] = chain_sums(in[1].data + v * STEP, lanes);
+        less[v] = c->subtracts ? chain_sums(in[1].data + v * STEP, lanes) : vi_set1(0);
         factor[v] = chain_floats(scale[0].data + v * STEP, lanes);
         term[v] = chain_floats(scale[1].data + v * STEP, lanes);
     }
@@ -734,9 +733,7 @@ V_INLINE void chain_requantize(const program_instruction *chain, const chain_req
 #pragma GCC unroll 4
         for (int v = 0; v < ALL; v++) {
             const int column = v % panel, row = v / panel;
-            vi sums = chain_sums(from_at[row] + column * STEP, lanes);
-            if (subtracts)
-                sums = vi_sub(sums, less[column]);
+            const vi sums = vi_sub(chain_sums(from_at[row] + column * STEP, lanes), less[column]);
             vf x = v_add(v_mul(v_from_int(sums), factor[column]), term[column]);
             if (holds) {
                 const vi held = chain_sums(added_at[row] + column * STEP, lanes);
@@ -775,27 +772,20 @@ V_INLINE void chain_requantize(const program_instruction *chain, const chain_req
 static void chain_requantize_of(const program_instruction *chain, const chain_requantization *c,
                                 const chain_operand *in, char *out, int64_t out_row, int64_t rows,
                                 int64_t n) {
-#define CHAIN_REQUANTIZE_AS(...) chain_requantize(chain, c, in, out, out_row, rows, n, __VA_ARGS__)
-#define CHAIN_REQUANTIZE(subtracts, bounded)                                                       \
-    (c->term      ? CHAIN_REQUANTIZE_AS(CHAIN_PANEL, subtracts, bounded, true, false, false)       \
-     : c->is_silu ? CHAIN_REQUANTIZE_AS(CHAIN_PANEL, subtracts, bounded, false, true, false)       \
-                  : CHAIN_REQUANTIZE_AS(CHAIN_PANEL, subtracts, bounded, false, false, false))
-#define CHAIN_REQUANTIZE_WIDE(...) CHAIN_REQUANTIZE_AS(CHAIN_WIDE / V_LEN, __VA_ARGS__)
-    if (n > PROGRAM_PANEL) {
-        if (c->holds)
-            CHAIN_REQUANTIZE_WIDE(false, true, false, false, true);
-        else if (c->term)
-            c->subtracts ? CHAIN_REQUANTIZE_WIDE(true, true, true, false, false)
-                         : CHAIN_REQUANTIZE_WIDE(false, true, true, false, false);
-        else
-            c->subtracts ? CHAIN_REQUANTIZE_WIDE(true, true, false, false, false)
-                         : CHAIN_REQUANTIZE_WIDE(false, true, false, false, false);
-    } else if (c->holds)
-        CHAIN_REQUANTIZE_AS(CHAIN_PANEL, false, true, false, false, true);
-    else if (c->subtracts)
-        c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
+#define CHAIN_REQUANTIZE(...) chain_requantize(chain, c, in, out, out_row, rows, n, __VA_ARGS__)
+#define CHAIN_REQUANTIZE_WIDE(...) CHAIN_REQUANTIZE(CHAIN_WIDE / V_LEN, true, __VA_ARGS__)
+#define CHAIN_REQUANTIZE_AS(bounded)                                                               \
+    (c->term      ? CHAIN_REQUANTIZE(CHAIN_PANEL, bounded, true, false, false)                     \
+     : c->is_silu ? CHAIN_REQUANTIZE(CHAIN_PANEL, bounded, false, true, false)                     \
+                  : CHAIN_REQUANTIZE(CHAIN_PANEL, bounded, false, false, false))
+    if (n > PROGRAM_PANEL)
+        c->holds  ? CHAIN_REQUANTIZE_WIDE(false, false, true)
+        : c->term ? CHAIN_REQUANTIZE_WIDE(true, false, false)
+                  : CHAIN_REQUANTIZE_WIDE(false, false, false);
+    else if (c->holds)
+        CHAIN_REQUANTIZE(CHAIN_PANEL, true, false, false, true);
     else
-        c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
+        c->bounded ? CHAIN_REQUANTIZE_AS(true) : CHAIN_REQUANTIZE_AS(false);
 #undef CHAIN_REQUANTIZE
 #undef CHAIN_REQUANTIZE_WIDE
 #undef CHAIN_REQUANTIZE_AS
