@@ -91,6 +91,26 @@ static void threads_same_bits(void) {
     }
 }
 
+/* An image of three planes that becomes one of pixels, whole and in parts. */
+static void planes(void) {
+    static const int64_t pixels[] = {1, 17, 100, 5000};
+    for (size_t i = 0; i < COUNT(pixels); i++) {
+        const int64_t dims[2] = {pixels[i], 3}, n = 3 * pixels[i];
+        const taper_tensor y =
+            check_tensor(check_alloc((size_t)n * sizeof(float), 0), F32, 2, dims);
+        taper_tensor x = check_tensor(check_alloc((size_t)n * sizeof(float), 0), F32, 2, dims);
+        x.strides[0] = 1;
+        x.strides[1] = pixels[i];
+        check_fill_uniform(x.data, n, -1, 1);
+        check_threads("NEG", NULL, &x, 1, &y, &no_scalar);
+        for (int64_t k = 0; k < n; k++)
+            CHECK(((float *)y.data)[k] == -((float *)x.data)[k / 3 + k % 3 * pixels[i]],
+                  "%lld pixels, element %lld", (long long)pixels[i], (long long)k);
+        check_free(x.data);
+        check_free(y.data);
+    }
+}
+
 /* ---- benches ---- */
 
 /* One addition, by shapes of its operands. */
@@ -174,10 +194,8 @@ static void bench_chains(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"broadcast_patterns", broadcast_patterns},
-        {"empty", empty},
-        {"misaligned", misaligned},
-        {"threads_same_bits", threads_same_bits},
+        {"broadcast_patterns", broadcast_patterns}, {"empty", empty},   {"misaligned", misaligned},
+        {"threads_same_bits", threads_same_bits},   {"planes", planes},
     };
     static const check_case benches[] = {{"shapes", bench_shapes}, {"chains", bench_chains}};
     return check_main(argc, argv, cases, COUNT(cases), benches, COUNT(benches));
