@@ -16,30 +16,37 @@ enum {
     ROUNDED_UNIT = 32, /* the k of most runs: sums of u4 times int8 fit 16 bits */
     ROUNDED_STEP = 8,  /* runs are multiples of it: the k of a line of u4 */
     ROUNDED_LONGEST = 1 << 16, /* of runs: sums of products fit 32 bits */
-    /* Bytes from the line that is read to the one that is prefetched: of one row, and of more,
-     * which read B more slowly and have more of A in L1. */
+    /* Bytes from the line that is read to the one that is prefetched: for one row, and for more,
+     * whose instructions keep the CPU from looking so far ahead itself. */
     ROUNDED_AHEAD = 4096,
-    ROUNDED_AHEAD_ROWS = 2048,
+    ROUNDED_AHEAD_ROWS = 8192,
     ROUNDED_PAD = TAPER_ALIGNMENT, /* bytes after a row of A: of vectors that are not full */
     ROUNDED_L2 = 256 << 10,        /* bytes of panels that one tile of rows after the other reads */
     ROUNDED_COLS = 256, /* columns for which A is rounded at least, if there are so many */
 };
 /* X(rows) for each tile, which has one panel: those of dot instructions, whose A stays in L1, and
- * others. */
+ * others. Of these, levels have what their CPUs gain by: ROUNDED_TO_ONE and ROUNDED_TO_SEVERAL are
+ * the tiles for such runs. */
 #define ROUNDED_DOTS_ROWS 8
 #define ROUNDED_DOTS_EACH(X, ...) GEMM_ROWS_6(X, __VA_ARGS__) X(7, __VA_ARGS__) X(8, __VA_ARGS__)
 #if V_LEN == 16
 #define ROUNDED_ROWS 6
 #define ROUNDED_U4_ROWS 6
 #define ROUNDED_EACH(X, ...) GEMM_ROWS_6(X, __VA_ARGS__)
+#define ROUNDED_TO_ONE ANY
+#define ROUNDED_TO_SEVERAL ANY
 #elif V_LEN == 8 || V_REGISTERS == 32
 #define ROUNDED_ROWS 4
 #define ROUNDED_U4_ROWS 3 /* compilers spill sums of 4 */
 #define ROUNDED_EACH(X, ...) GEMM_ROWS_3(X, __VA_ARGS__) X(4, __VA_ARGS__)
+#define ROUNDED_TO_ONE ONE
+#define ROUNDED_TO_SEVERAL SEVERAL
 #else
 #define ROUNDED_ROWS 2
 #define ROUNDED_U4_ROWS 2
 #define ROUNDED_EACH(X, ...) GEMM_ROWS_2(X, __VA_ARGS__)
+#define ROUNDED_TO_ONE ONE
+#define ROUNDED_TO_SEVERAL ANY
 #endif
 
 /*
@@ -340,17 +347,21 @@ typedef void (*rounded_fn)(const rounded_block *g);
     }
 #define ROUNDED_PLACE(rows, name, runs, of) [rows] = rounded_##name##_##of##_##runs##_##rows,
 ROUNDED_EACH(ROUNDED_DEFINE, plain, ANY, LEVEL_U4, false)
-ROUNDED_EACH(ROUNDED_DEFINE, plain, ONE, LEVEL_U4, false)
-ROUNDED_EACH(ROUNDED_DEFINE, plain, SEVERAL, LEVEL_U4, false)
 ROUNDED_EACH(ROUNDED_DEFINE, plain, ANY, LEVEL_I8, false)
+#if V_LEN < 16
+ROUNDED_EACH(ROUNDED_DEFINE, plain, ONE, LEVEL_U4, false)
 ROUNDED_EACH(ROUNDED_DEFINE, plain, ONE, LEVEL_I8, false)
+#if V_LEN == 8 || V_REGISTERS == 32
+ROUNDED_EACH(ROUNDED_DEFINE, plain, SEVERAL, LEVEL_U4, false)
+#endif
+#endif
 /* Indexed by whether B has 8 bits, by the kind of runs, and by rows. */
 static const rounded_fn rounded_tiles[2][ROUNDED_KINDS][ROUNDED_ROWS + 1] = {
     {{ROUNDED_EACH(ROUNDED_PLACE, plain, ANY, LEVEL_U4)},
-     {ROUNDED_EACH(ROUNDED_PLACE, plain, ONE, LEVEL_U4)},
-     {ROUNDED_EACH(ROUNDED_PLACE, plain, SEVERAL, LEVEL_U4)}},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, ROUNDED_TO_ONE, LEVEL_U4)},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, ROUNDED_TO_SEVERAL, LEVEL_U4)}},
     {{ROUNDED_EACH(ROUNDED_PLACE, plain, ANY, LEVEL_I8)},
-     {ROUNDED_EACH(ROUNDED_PLACE, plain, ONE, LEVEL_I8)},
+     {ROUNDED_EACH(ROUNDED_PLACE, plain, ROUNDED_TO_ONE, LEVEL_I8)},
      {ROUNDED_EACH(ROUNDED_PLACE, plain, ANY, LEVEL_I8)}}};
 #ifdef HAS_I8_VNNI
 ROUNDED_DOTS_EACH(ROUNDED_DEFINE, dots, ANY, LEVEL_U4, true)
