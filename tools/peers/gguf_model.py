@@ -64,7 +64,8 @@ def write_llama(sizes: Sizes, kind: str, path: Path) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(sizes.words)
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}" if kind != "F32" else "ALL_F32"])
+    file_type = {"F32": "ALL_F32", "Q4_K": "MOSTLY_Q4_K_M"}.get(kind, f"MOSTLY_{kind}")
+    writer.add_file_type(gguf.LlamaFileType[file_type])
     _add_tokenizer(writer, sizes.words)
     form = gguf.GGMLQuantizationType[kind]
     rng = np.random.default_rng(0)
@@ -75,11 +76,41 @@ def write_llama(sizes: Sizes, kind: str, path: Path) -> None:
         weight = rng.standard_normal(shape, np.float32) * np.float32(0.02)
         if name == "output.weight":
             weight[:NO_WORDS] = 0
-        writer.add_tensor(name, gguf.quants.quantize(weight, form), raw_dtype=form)
+        stored = quantize_q4_k(weight) if kind == "Q4_K" else gguf.quants.quantize(weight, form)
+        writer.add_tensor(name, stored, raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def quantize_q4_k(weight: np.ndarray) -> np.ndarray:
+    """Return rows of weights as Q4_K, uint8, which the package gguf only reads.
+
+    Of 256 weights, each 32 have a scale and an offset of 6 bits, which have common factors.
+    """
+    parts = weight.reshape(len(weight), -1, 8, 32)
+    least = np.maximum(-parts.min(-1), 0)
+    scale = (parts.max(-1) + least) / 15
+    factors = [(each.max(-1) / 63).astype(np.float16) for each in (scale, least)]
+    sixes = []
+    for each, factor in zip((scale, least), factors, strict=True):
+        divisor = np.maximum(factor.astype(np.float32), np.float32(1e-8))[..., None]
+        sixes.append(np.clip(np.rint(each / divisor), 0, 63).astype(np.uint8))
+    used, offset = (
+        six.astype(np.float32) * factor.astype(np.float32)[..., None]
+        for six, factor in zip(sixes, factors, strict=True)
+    )
+    steps = (parts + offset[..., None]) / np.maximum(used, np.float32(1e-8))[..., None]
+    levels = np.clip(np.rint(steps), 0, 15).astype(np.uint8)
+    scales, offsets = sixes
+    block = (
+        *(factor[..., None].view(np.uint8) for factor in factors),
+        *(six[..., :4] | six[..., 4:] >> 4 << 6 for six in sixes),
+        scales[..., 4:] & 15 | offsets[..., 4:] << 4,
+        (levels[..., ::2, :] | levels[..., 1::2, :] << 4).reshape(*levels.shape[:2], 128),
+    )
+    return np.concatenate(block, -1).reshape(len(weight), -1)
 
 
 def _weights(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,6 +1,7 @@
-"""Time an engine that writes texts here: `python -m tools.peers.text_engines NAME PATH THREADS`.
+"""Time an engine that writes texts: `python -m tools.peers.text_engines NAME PATH THREADS PART`.
 
-Prints a JSON object of :class:`Times`. Every engine has so many threads, chooses the likeliest
+Prints a JSON object of :class:`Times`; of the part `prompt` all but the time of the long prompt is
+NaN, of `all` nothing is. Every engine has so many threads, chooses the likeliest
 tokens, and gets token ids. Times of one thread are CPU times of the process, so that other
 processes matter less; those of several are times of the clock.
 """
@@ -8,6 +9,7 @@ processes matter less; those of several are times of the clock.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -228,7 +230,7 @@ _IMPORTS = {
 }
 
 
-def measure(name: str, path: str, threads: int) -> Times:
+def measure(name: str, path: str, threads: int, part: str) -> Times:
     """Open a file with an engine, and time its texts; no two prompts are alike."""
     clock = time.process_time if threads == 1 else time.perf_counter
     for each in _IMPORTS[name]:
@@ -264,6 +266,10 @@ def measure(name: str, path: str, threads: int) -> Times:
     resident, begin = _status("VmRSS"), clock()
     writer = ENGINES[name](path, threads)
     opened = clock() - begin
+    if part == "prompt":
+        writer.write(prompt(FIRST), 1, tokens.append)
+        begin, read, *_ = stamps(prompt(READ), 1)
+        return Times(*[math.nan] * 4, read - begin, *[math.nan] * 2, [])
     start, first, *_ = stamps(prompt(FIRST), 1)
     tokens.clear()
     short = token(SHORT)
@@ -283,8 +289,8 @@ def _status(key: str) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the times of an engine with a file."""
-    name, path, threads = arguments
-    found = measure(name, path, int(threads))
+    name, path, threads, part = arguments
+    found = measure(name, path, int(threads), part)
     print(f"\n{json.dumps(found)}", flush=True)
 
 

@@ -40,7 +40,7 @@ FOLDER = ROOT / "build" / "texts"
 
 
 class Weights(NamedTuple):
-    """How weights are stored: the type of GGUF, its bits, our scheme and ONNX Runtime's."""
+    """How weights are stored: the type of GGUF, its bits, our scheme and ONNX Runtime's, if any."""
 
     kind: str
     bits: float
@@ -50,7 +50,9 @@ class Weights(NamedTuple):
 
 WEIGHTS = {
     "int4": Weights("Q4_0", 4.5, "int4_grouped", "int4"),
+    "q4_k": Weights("Q4_K", 4.5, "int4_grouped", "int4"),
     "int8": Weights("Q8_0", 8.5, "int8_grouped", "int8"),
+    "bfloat16": Weights("BF16", 16, "", ""),
     "float32": Weights("F32", 32, "", "fp32"),
 }
 
@@ -60,11 +62,12 @@ PARTS = ["decoders", "encoders"]
 
 
 class Row(NamedTuple):
-    """A row of a table: what it is called, the engine and its file."""
+    """A row of a table: what it is called, the engine, its file, and what is timed."""
 
     label: str
     engine: str
     path: Path
+    part: str = "all"
 
 
 def run(*command: str | Path) -> str:
@@ -94,6 +97,13 @@ def prepare(size: str, name: str, *, huge: bool = False) -> list[Row]:
         *[Row(f"{label}, 2 MiB pages", "taper, huge pages", plan)] * huge,
         *rows,
     ]
+    if weights.kind != "F32":
+        rows.append(Row("Taper, float32 weights", "taper", float32_plan(size), "prompt"))
+    rows.append(Row("llama.cpp", "llama.cpp", source))
+    if weights.kind not in ("F32", "BF16"):  # OpenVINO GenAI reads neither from such files
+        rows.append(Row("OpenVINO GenAI", "OpenVINO GenAI", source))
+    if not weights.ort:
+        return rows
     built = FOLDER / f"{size}-ort-{weights.ort}"
     if not built.exists():
         build = (
@@ -104,10 +114,13 @@ def prepare(size: str, name: str, *, huge: bool = False) -> list[Row]:
             built,
         )
         run(*build, "-p", weights.ort, "-e", "cpu", "-c", FOLDER / "cache")
-    rows.append(Row("llama.cpp", "llama.cpp", source))
-    if weights.kind != "F32":  # OpenVINO GenAI reads no float32 from such files
-        rows.append(Row("OpenVINO GenAI", "OpenVINO GenAI", source))
     return [*rows, Row("ONNX Runtime GenAI", "ONNX Runtime GenAI", built)]
+
+
+def float32_plan(size: str) -> Path:
+    """Make the plan of the float32 weights, if it is missing, and return its path."""
+    source = gguf(size, "F32")
+    return export(source, source.with_suffix(".taper"))
 
 
 def gguf(size: str, kind: str) -> Path:
@@ -163,7 +176,7 @@ def take_turns(rows: Sequence[Row], turns: int, threads: int) -> tuple[list[list
     for turn in range(turns):
         for index in [*range(len(rows))][:: -1 if turn % 2 else 1]:
             row = rows[index]
-            out = run("tools.peers.text_engines", row.engine, row.path, str(threads))
+            out = run("tools.peers.text_engines", row.engine, row.path, str(threads), row.part)
             times[index].append(Times(*json.loads(out.splitlines()[-1])))
         best = max(best, bandwidth(threads))
     return times, best
@@ -182,18 +195,22 @@ def describe(size: str, name: str, turns: int, threads: int, *, huge: bool, ours
     ]
     every, rate = take_turns(rows, turns, threads)
     nbytes = SIZES[size].read * WEIGHTS[name].bits / 8
+    share = nbytes / (1e9 * rate)
+    found = [*zip(rows, map(least, every), strict=True)]
+    floats = next(times.read for row, times in found if row.path == float32_plan(size))
     lines = []
-    for row, times in zip(rows, every, strict=True):
-        t = least(times)
-        share = nbytes / (1e9 * rate)
-        lines.append(
-            f"| {row.label} | {1 / t.short:.1f} | {share / t.short:.2f} | {1 / t.long:.1f} "
-            f"| {t.short / t.long:.2f} | {READ / t.read:.0f} | {TOGETHER / t.together:.0f} "
-            f"| {TOGETHER * t.short / t.together:.2f} | {1e3 * t.opened:.0f} | {1e3 * t.first:.0f} "
-            f"| {t.memory:.0f} |"
+    for row, t in found:
+        cells = (
+            *(f"{1 / t.short:.1f}", f"{share / t.short:.2f}", f"{1 / t.long:.1f}"),
+            *(f"{t.short / t.long:.2f}", f"{READ / t.read:.0f}", f"{floats / t.read:.2f}"),
+            *(f"{TOGETHER / t.together:.0f}", f"{TOGETHER * t.short / t.together:.2f}"),
+            *(f"{1e3 * t.opened:.0f}", f"{1e3 * t.first:.0f}", f"{t.memory:.0f}"),
         )
+        shown = ("" if cell == "nan" else cell for cell in cells)
+        lines.append(f"| {' | '.join((row.label, *shown))} |")
     columns = (
         *("engine", "at 128", "of bandwidth", f"at {LONG}", "against 128", f"prompt of {READ}"),
+        "of float32",
         *(f"{TOGETHER} at once", "of one", "open, ms", "first, ms", "MB"),
     )
     text = (
