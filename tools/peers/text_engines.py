@@ -269,7 +269,8 @@ def measure(name: str, path: str, threads: int, part: str) -> Times:
     if part == "prompt":
         writer.write(prompt(FIRST), 1, tokens.append)
         begin, read, *_ = stamps(prompt(READ), 1)
-        return Times(*[math.nan] * 4, read - begin, *[math.nan] * 2, [])
+        nan = math.nan
+        return Times(nan, nan, nan, nan, read - begin, nan, nan, [])
     start, first, *_ = stamps(prompt(FIRST), 1)
     tokens.clear()
     short = token(SHORT)
