@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -220,8 +221,12 @@ def test_the_texts_of_a_gguf_file(described, gguf):
     path = gguf
     plan = export(path)
     assert text(plan) == greedy(rounded, PROMPT, 12)
-    formats = [tensor.format for tensor in plan.tensors.values()]
-    assert formats.count("blocks.8.32.float16.symmetric") >= 7
+    form = "blocks.8.32.float16.symmetric"
+    matrices = [math.prod(shape) for kind, shape, _ in described[0].values() if kind]
+    kept = [tensor.type.size for tensor in plan.tensors.values() if tensor.format == form]
+    assert sum(kept) == sum(matrices) - WORDS * SIZE  # products of one tensor are merged
+    looked_up = [plan.tensors[n.reads[0]].dtype for n in plan.nodes if n.op == "EMBEDDING"]
+    assert sorted(looked_up) == ["float16", "int8"]
     assert plan.assets["chat_template.jinja"].tobytes().decode() == TEMPLATE
     tokens = json.loads(plan.assets["tokenizer.json"].tobytes())["model"]["vocab"]
     assert tokens["!"] == 0

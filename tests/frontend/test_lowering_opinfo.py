@@ -135,6 +135,10 @@ CALLS_DIFFER = {
         ("largest",),
         "torch rounds product and sum once, as float64 does: no product overflows by itself",
     ),
+    "nn.functional.gelu": (
+        ("infinity",),
+        "on some CPUs torch's code for vectors multiplies an infinity by 0",
+    ),
 }
 
 #: Samples no export can hold: their shapes depend on values, or they write to their inputs.

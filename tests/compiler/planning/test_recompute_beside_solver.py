@@ -98,7 +98,7 @@ def ancestors(inputs, node):
 
 
 #: Numbers of nodes, and budgets as shares of the natural arena that graphs of so many can meet.
-CASES = [(20, 0.85), (30, 0.85), (30, 0.7), *product([40, 50, 60], [0.85, 0.7, 0.65, 0.6])]
+CASES = [(20, 0.85), (30, 0.85), (30, 0.72), *product([40, 50, 60], [0.85, 0.7, 0.65, 0.6])]
 
 
 @pytest.mark.parametrize(("count", "share"), CASES)
