@@ -43,7 +43,9 @@ REASONS = {
     r"^(ERFINV|LGAMMA|DIGAMMA|I0|HYPOT|NEXTAFTER) ": _NUMPY,
     r"^(INVERSE|SOLVE|CHOLESKY|SOLVE_TRIANGULAR|DET|SLOGDET|QR|SVD|EIGH|MATRIX_EXP) ": _LAPACK,
     r"^LU ": "numpy has no LU: a loop over columns in numpy; no model of the zoo has it",
-    r"^(FMOD|REMAINDER) float32": "exact, by quotients of doubles: half as many in a vector",
+    r"^(FMOD|REMAINDER|FLOOR_DIV) float32": (
+        "exact, by quotients of doubles: half as many in a vector"
+    ),
     r"^CAST ": "NaN and numbers out of range have one result on all CPUs: a comparison for each",
     r"^CUM(MAX|MIN) ": "two passes: values and places are ops of their own",
     r"^ bincount|^NONZERO bool": _SEGMENTS,
@@ -57,7 +59,8 @@ REASONS = {
     r"^ARGSORT median": "sorts half of a line, where torch selects one element",
     r"^ adaptive max": "64% of the time transposes to channels last",
     r"^ADAPTIVE_AVG_POOL": "85% of the time transposes to channels last",
-    r"^TRANSPOSE float32, contiguous": "rows of 4096 bytes fall into one set of L1",
+    r"^TRANSPOSE (float32|int64), contiguous": "rows of 4096 or 8192 bytes fall into one set of L1",
+    r"^ roll both dims": "two passes through L3: 306 us, torch 252 to 311 by where its pages lie",
     r"^ norm": "two passes over a tile: the squares are written, then read and added",
     r"^ group_norm": "reads its input three times: two moments, then the values",
     r"^ADD .* a row to each": "40 ns to begin each row",
