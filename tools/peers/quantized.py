@@ -160,7 +160,7 @@ def _runs(
 ) -> tuple[dict[str, Run], dict[str, Plan]]:
     """Return the runs of all engines, and the quantized plans."""
     reduced = QuantizationConfig(activations="static", reduce_range=True)
-    schemes = {"int8": "int8_dynamic" if _is_dynamic(module) else "int8_static"}
+    schemes: dict[str, Any] = {"int8": "int8_dynamic" if _is_dynamic(module) else "int8_static"}
     if not isinstance(module, Embedder):
         schemes["int8, 7 bits"] = reduced
     runs = {"float32": _plan(module, args, folder)[0]}
