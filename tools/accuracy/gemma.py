@@ -183,6 +183,6 @@ def measure(count: int = 20_000) -> Iterator[str]:
             base = found if base is None else base
             perplexity, of = math.exp(found.mean()), math.exp(base.mean())
             yield (
-                f"| {name} | {saved.stat().st_size / 1e6:.0f} | {perplexity:.4f} | "
-                f"{100 * (perplexity / of - 1):+.3f}% | {np.abs(found - base).max():.2g} |"
+                f"| {name} | {saved.stat().st_size / 1e6:.0f} | {perplexity:.6g} | "
+                f"{100 * (perplexity / of - 1):+.3g}% | {np.abs(found - base).max():.2g} |"
             )
