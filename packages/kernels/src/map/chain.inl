@@ -492,7 +492,8 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
         }                                                                                          \
     }
     uint8_t last[V_LEN] = {0}; /* bytes of a part of a vector */
-    vf held[8];
+    vf held[8]; /* of CHAIN_HOLD; compilers do not see that CHAIN_ADD_HELD comes after it */
+    CHAIN_EACH(held[v] = v_zero())
     if (chain->step[0] == CHAIN_LOAD) {
         CHAIN_EACH(const char *p = CHAIN_ROW(in->data, in->row);
                    x[v] = in->step ? CHAIN_LOAD_AT(p) : chain_set1(p))
