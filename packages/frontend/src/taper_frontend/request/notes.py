@@ -193,7 +193,8 @@ def _of_fallbacks(plan: Plan) -> list[Note]:
 
 def _of_size(plan: Plan, weights: int) -> list[Note]:
     """Return a note on a plan whose weights are much larger than the module's."""
-    stored = sum(array.nbytes for array in plan.constants.values())
+    blobs = {node.reads[0] for node in plan.nodes if node.op == "CALL_DELEGATE"}
+    stored = sum(array.nbytes for name, array in plan.constants.items() if name not in blobs)
     if stored < LARGE_FACTOR * weights or stored - weights < LARGE_BYTES:
         return []
     text = f"the plan's weights take {stored / 1e6:.1f} MB, those of the module {weights / 1e6:.1f}"
