@@ -43,9 +43,11 @@ if TYPE_CHECKING:
     from tools.peers.engines import Run
 
 PAGE = ROOT / "docs" / "results" / "quantized-speed.md"
-HEAD = """| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | OpenVINO | gain | best peer | limit |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-"""  # noqa: E501
+HEADINGS = (
+    *("model", "float32", "int8", "7 bits", "ORT float32", "QDQ", "QOperator", "OpenVINO"),
+    *("gain", "best peer", "limit"),
+)
+HEAD = f"| {' | '.join(HEADINGS)} |\n{'| --- ' * len(HEADINGS)}|\n"
 
 HALVES_HEAD = """| product | float32 | bfloat16 | rounded | OpenVINO | gain | over OpenVINO |
 | --- | --- | --- | --- | --- | --- | --- |
