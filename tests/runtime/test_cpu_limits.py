@@ -4,14 +4,19 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import taper_runtime
 from control_groups import PERIOD_US, NoControlGroup, limited_group
+from node_plans import plan_of
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings, ShortRuns, node_work
+from taper_runtime.machine.cost import threads_worth
 from taper_runtime.native import _kernels
-from taper_runtime.session.opening import thread_count, threads_of_environment
+from taper_runtime.session.opening import short_runs, thread_count, threads_of_environment
 
 V2 = "31 23 0:28 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "32 31 0:29 {root} {mount} rw,nosuid shared:9 master:1 - cgroup cgroup rw,{controllers}"
@@ -273,3 +278,48 @@ def test_show_config_names_the_variable(four_cpus, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     taper_runtime.show_config()
     assert "threads  1 by OMP_NUM_THREADS of" in capsys.readouterr().out
+
+
+# -- short runs under a limit ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def half_a_cpu(four_cpus, monkeypatch):
+    """Make an affinity mask of four CPUs, and a limit of half a CPU."""
+    opening = "taper_runtime.session.opening"
+    monkeypatch.setattr(f"{opening}.cpu_count", lambda: 1)
+    monkeypatch.setattr(f"{opening}.cpu_limit", lambda: (0.5, "cpu.max"))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+
+
+def test_short_runs_get_twice_the_threads(half_a_cpu, monkeypatch):
+    # a period has 50 ms of CPU time, and a thread is worth 3 us
+    assert short_runs(0) == ShortRuns(2, 520)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    assert short_runs(0) == ShortRuns(), "there is one CPU"
+
+
+def test_options_and_variables_are_for_short_runs_too(half_a_cpu, monkeypatch):
+    assert short_runs(1) == ShortRuns()
+    monkeypatch.setenv("TAPER_NUM_THREADS", "1")
+    assert short_runs(0) == ShortRuns()
+
+
+def test_without_a_limit_all_runs_have_the_same_threads(half_a_cpu, monkeypatch):
+    monkeypatch.setattr("taper_runtime.session.opening.cpu_limit", lambda: None)
+    assert short_runs(0) == ShortRuns()
+
+
+def _two_workers_seen(over, runs):
+    """Return whether a second thread works in a run that is worth so much more than a short one."""
+    plan = plan_of("MATMUL", {}, (64, 512), (512, 1024))
+    work = threads_worth(node_work(plan, plan.nodes[0])) - over
+    settings = Settings(1, short_runs=ShortRuns(2, work))
+    executor = CompiledExecutor.compile(plan, settings)
+    feed = [np.ones(shape, np.float32) for shape in ((64, 512), (512, 1024))]
+    return any(executor.profile(feed)[1][0][1][2] for _ in range(runs))
+
+
+def test_only_short_runs_use_their_threads():
+    assert _two_workers_seen(0, runs=2000)
+    assert not _two_workers_seen(1, runs=200)

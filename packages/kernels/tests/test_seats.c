@@ -87,31 +87,44 @@ static int alone_ms(void) {
 }
 
 static void owner_computes_alone_after_losses(void) {
-    taper_pool_judge(100 * MS, 0); /* full credit */
+    taper_pool_judge(100 * MS, 0, false); /* full credit */
     CHECK(taper_pool_pays(), "after a gain");
-    taper_pool_judge(0, MS);
+    taper_pool_judge(0, MS, false);
     CHECK(taper_pool_pays(), "a loss that the gain pays for");
-    taper_pool_judge(0, 10 * MS);
+    taper_pool_judge(0, 10 * MS, false);
     const int first = alone_ms();
     CHECK(first >= 20, "%d ms alone after a loss", first);
-    taper_pool_judge(MS, 0);
-    taper_pool_judge(0, 10 * MS);
+    taper_pool_judge(MS, 0, false);
+    taper_pool_judge(0, 10 * MS, false);
     const int second = alone_ms();
     CHECK(second > first, "%d ms alone, then %d", first, second);
     int longest = 0;
     for (int i = 0; i < 20; i++) {
-        taper_pool_judge(0, 10 * MS);
+        taper_pool_judge(0, 10 * MS, false);
         longest = alone_ms();
     }
     CHECK(longest > second && longest < 10000, "%d ms alone after 10 ms", longest);
-    taper_pool_judge(10 * MS, 0);
-    taper_pool_judge(0, 20 * MS);
+    taper_pool_judge(10 * MS, 0, false);
+    taper_pool_judge(0, 20 * MS, false);
     CHECK(alone_ms() >= longest, "a short gain changes nothing");
     for (int i = 0; i < 5; i++)
-        taper_pool_judge(1000 * MS, 0);
-    taper_pool_judge(0, 10 * MS);
+        taper_pool_judge(1000 * MS, 0, false);
+    taper_pool_judge(0, 10 * MS, false);
     CHECK(alone_ms() == first, "after a long gain a pause is as long as the first");
-    taper_pool_judge(1000 * MS, 0);
+    taper_pool_judge(1000 * MS, 0, false);
+}
+
+static void stops_of_the_whole_process_are_no_losses(void) {
+    taper_pool_judge(0, 75 * MS, true);
+    CHECK(taper_pool_pays(), "the system had stopped the owner, too");
+    for (int i = 0; i < 2; i++)
+        taper_pool_judge(0, 3 * MS, true);
+    CHECK(!taper_pool_pays(), "a worker was put aside");
+    (void)alone_ms();
+    taper_pool_judge(0, 75 * MS, false);
+    CHECK(!taper_pool_pays(), "nothing stops the owner");
+    (void)alone_ms();
+    taper_pool_judge(1000 * MS, 0, false);
 }
 
 int main(int argc, char **argv) {
@@ -121,6 +134,7 @@ int main(int argc, char **argv) {
         {"closes_without_those_who_do_not_come", closes_without_those_who_do_not_come},
         {"waits_for_those_who_have_joined", waits_for_those_who_have_joined},
         {"owner_computes_alone_after_losses", owner_computes_alone_after_losses},
+        {"stops_of_the_whole_process_are_no_losses", stops_of_the_whole_process_are_no_losses},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
 }

@@ -59,6 +59,8 @@ int32_t taper_os_cpu_count(void) {
     return allowed < cpus ? allowed : cpus > 0 ? cpus : 1;
 }
 
+bool taper_os_cpu_limited(void) { return allowed_cpus() < INT32_MAX; }
+
 /* Reads one word of a file about cache i of the first CPU. */
 static bool read_word(int i, const char *file, char word[32]) {
     char path[96];

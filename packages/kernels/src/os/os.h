@@ -46,6 +46,9 @@ int32_t taper_os_cpu_count(void);
  * /proc and what is mounted; "" for the system's. */
 double taper_os_cpu_limit(const char *root, char *file, size_t bytes);
 
+/* Returns whether this process's control groups limit its CPU time. */
+bool taper_os_cpu_limited(void);
+
 /* Returns the nanoseconds of a monotonic clock. */
 int64_t taper_os_now(void);
 

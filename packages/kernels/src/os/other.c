@@ -52,6 +52,8 @@ double taper_os_cpu_limit(const char *root, char *file, size_t bytes) {
     return 0;
 }
 
+bool taper_os_cpu_limited(void) { return false; }
+
 int64_t taper_os_cache_bytes(int32_t level) {
 #if defined(__APPLE__)
     static const char *const names[] = {"hw.l1dcachesize", "hw.l2cachesize", "hw.l3cachesize"};

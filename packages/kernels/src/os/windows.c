@@ -63,6 +63,8 @@ double taper_os_cpu_limit(const char *root, char *file, size_t bytes) {
     return 0;
 }
 
+bool taper_os_cpu_limited(void) { return false; }
+
 int64_t taper_os_now(void) {
     LARGE_INTEGER ticks, rate; /* per second */
     QueryPerformanceCounter(&ticks);

@@ -167,7 +167,7 @@ static void share_with_pool(const worker *me, const taper_phase *p) {
     const int64_t waited = taper_pool_close() ? taper_now() - end : 0;
     /* The others' tasks would have taken this worker as long as its own, one by one. */
     const double others = mine ? (double)(p->tasks - mine) / (double)mine : 0;
-    taper_pool_judge((int64_t)((double)(end - begin) * others), waited);
+    taper_pool_judge((int64_t)((double)(end - begin) * others), waited, taper_os_cpu_limited());
 }
 
 void taper_lead(const worker *me, int64_t i) {

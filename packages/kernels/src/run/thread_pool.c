@@ -10,6 +10,9 @@ enum {
     LEAST_PAUSE = 8,
     MOST_PAUSE = 128,
     SURPLUS_NS = 1000000,
+    /* A wait from which on the system is taken to have stopped a process with a limit on CPU time.
+     * For others' slices of CPU time, of about 3 ms, a thread is put aside for less. */
+    STOPPED_NS = 4000000,
     /* Iterations of a waiting loop before it yields its CPU or sleeps: a few hundred microseconds,
      * which is longer than the gaps between the steps of a run, so that idle threads cost next to
      * nothing. */
@@ -250,7 +253,9 @@ void taper_pool_computed_alone(int64_t ns) { pool.pause -= ns; }
  * the worker has begun waits. Then one thread is faster than several. The pause counts time of
  * computing, as some owners compute seldom. It is longer each time, as long as sharing loses:
  * trying again costs an owner one wait for each pause. */
-void taper_pool_judge(int64_t saved, int64_t waited) {
+void taper_pool_judge(int64_t saved, int64_t waited, bool limited) {
+    if (limited && waited >= STOPPED_NS)
+        return;
     pool.credit += saved - waited;
     if (pool.credit > MOST_CREDIT_NS) {
         pool.surplus += pool.credit - MOST_CREDIT_NS;

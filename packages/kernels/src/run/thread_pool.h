@@ -65,8 +65,9 @@ bool taper_pool_close(void);
  * workers longer than they have saved. */
 bool taper_pool_pays(void);
 /* Tells how much time the workers have saved their owner, and for how long it has waited for them;
- * both in ns. */
-void taper_pool_judge(int64_t saved, int64_t waited);
+ * both in ns. limited: whether the process has a limit on CPU time. The system stops a process that
+ * has used it up, with its owner, so that a wait of that length is no worker's. */
+void taper_pool_judge(int64_t saved, int64_t waited, bool limited);
 /* Tells for how long the owner has computed alone because sharing does not pay. */
 void taper_pool_computed_alone(int64_t ns);
 

@@ -109,9 +109,22 @@ cdef class Instance:
         if unserved:
             program.refuse(unserved)
         self.native = all([_is_ours(each) for each in self.selections])
+        cdef int32_t threads = program.threads
+        if program.short_threads > threads and self._is_short():
+            threads = program.short_threads
         for i in range(len(program.steps) - 1, -1, -1):
-            self._set_workers(program.steps[i], native, i)
+            self._set_workers(program.steps[i], native, i, threads)
         return 0
+
+    cdef bint _is_short(self) except -1:
+        """Return whether runs end soon; how often control flow runs its steps is not known."""
+        cdef Step step
+        cdef int64_t work = 0
+        for step in self.program.steps:
+            if step.control is not None:
+                return False
+            work += max(0, self.value(step.threads_slot))
+        return work <= self.program.short_work
 
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state
@@ -152,7 +165,10 @@ cdef class Instance:
                 strides[i] = tuple([tensor[i].strides[k] for k in range(tensor[i].rank)])
         return ChosenNode(step.label, step.op, inputs, outputs, attrs, strides)
 
-    cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
+    cdef int _set_workers(
+        self, Step step, taper_step *native, Py_ssize_t i, int32_t threads
+    ) except -1:
+        """Set how many workers step ``i`` keeps busy: at most ``threads``."""
         cdef int64_t workers = 1
         cdef Py_ssize_t k
         cdef Body body
@@ -165,7 +181,7 @@ cdef class Instance:
                     native[i].on_caller |= native[k].on_caller
         else:
             workers = min(
-                self.program.threads,
+                threads,
                 native[i].work.tasks // max(1, native[i].work.phases),
                 max(1, self.value(step.threads_slot)),
             )

@@ -129,6 +129,8 @@ cdef class Program:
     cdef tuple inputs
     cdef tuple outputs
     cdef int32_t threads       # that one step may use
+    cdef int32_t short_threads  # that one step of a short run may use
+    cdef int64_t short_work    # the most that its steps are worth, in threads
     cdef int32_t workers       # of a run
     cdef StepOrder order       # of the run's own body; None: its steps run one after the other
     cdef Py_ssize_t n_inputs
@@ -225,7 +227,10 @@ cdef class Instance:
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state) except -1
     cdef object _chosen_node(self, Step step, const taper_tensor *tensor)
-    cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1
+    cdef bint _is_short(self) except -1
+    cdef int _set_workers(
+        self, Step step, taper_step *native, Py_ssize_t i, int32_t threads
+    ) except -1
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept
     cdef ServerCall server_call(self, Step step)
     cdef list _types(self, Step step)

@@ -93,6 +93,8 @@ class Program:
         bodies: list[Body],
         restores: list[tuple[int, Step]],
         threads: int,
+        short_threads: int,
+        short_work: int,
         variables: Variables,
         tensor_bytes: Sequence[int],
         refuse: Callable[[list[int]], None],

@@ -116,6 +116,9 @@ cdef class Program:
         The step that saves an input's memory, and a step that restores it where a run fails.
     threads : int
         The most threads of one step, the caller's included.
+    short_threads, short_work : int
+        The same of a run without control flow whose steps' ``threads`` add up to at most
+        ``short_work``.
     variables : Variables
     tensor_bytes : sequence of size
         Bytes of the tensors whose sizes vary; they are checked for each set of sizes.
@@ -128,8 +131,8 @@ cdef class Program:
     """
 
     def __cinit__(
-        self, *, inputs, outputs, n_constants, steps, bodies, restores, threads, variables,
-        tensor_bytes, refuse, StepOrder order=None, int64_t memory_budget=0
+        self, *, inputs, outputs, n_constants, steps, bodies, restores, threads, short_threads,
+        short_work, variables, tensor_bytes, refuse, StepOrder order=None, int64_t memory_budget=0
     ):
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
         self.n_inputs = len(self.inputs)
@@ -143,7 +146,8 @@ cdef class Program:
         self.n_run = len(steps)
         self.overwritten = {self._overwritten(step) for _, step in restores}
         self.threads, self.variables, self.order = threads, variables, order
-        self.workers = threads if order is None else max(threads, order.leaders)
+        self.short_threads, self.short_work = short_threads, short_work
+        self.workers = max(threads, short_threads, 1 if order is None else order.leaders)
         self.refuse, self.memory_budget = refuse, memory_budget
         self.dynamic = bool(variables.names)
         self.table = SizeTable(variables.names)

@@ -34,6 +34,26 @@ if TYPE_CHECKING:
 Spans = list[list[tuple[int, int, int]]]
 
 
+class ShortRuns(NamedTuple):
+    """Threads of runs that end soon, beyond those of all runs.
+
+    Under a limit on CPU time a process may use more CPUs than its share for as long as a period's
+    time lasts, and then stops until the next period begins. A run that needs a small part of that
+    time ends sooner on more threads, and seldom stops.
+
+    Attributes
+    ----------
+    threads : int
+        Threads that may compute a node of such a run, the caller's among them.
+    work : int
+        The most work of such a run: the sum over its nodes of the threads that each is worth
+        (:func:`taper_runtime.machine.cost.threads_worth`). Runs with control flow are not short.
+    """
+
+    threads: int = 1
+    work: int = 0
+
+
 class Settings(NamedTuple):
     """Options that decide how an executor runs a plan.
 
@@ -53,6 +73,8 @@ class Settings(NamedTuple):
         run.
     memory_budget : int
         The most bytes of memory for a run; 0 for no limit.
+    short_runs : ShortRuns
+        More threads for runs that end soon.
     """
 
     threads: int = 1
@@ -61,6 +83,7 @@ class Settings(NamedTuple):
     dispatch: Dispatch = CPU_ALONE
     planning: MemoryPlanning = MemoryPlanning()
     memory_budget: int = 0
+    short_runs: ShortRuns = ShortRuns()
 
 
 DEFAULT_SETTINGS = Settings()

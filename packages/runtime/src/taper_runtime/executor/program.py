@@ -111,6 +111,8 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
         bodies=builder.bodies,
         restores=[(saved_by, _restoring(scope, node)) for saved_by, node in restores],
         threads=settings.threads,
+        short_threads=settings.short_runs.threads,
+        short_work=settings.short_runs.work,
         variables=Variables(without),
         tensor_bytes=[counted_bytes(tensor) for tensor in types],
         refuse=partial(_refuse, without, settings.dispatch),
@@ -213,6 +215,7 @@ class _StepBuilder:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._shares = max(settings.threads, settings.short_runs.threads) > 1
         self.steps: list[Any] = []
         self.bodies: list[Any] = []
         self._n_roots = 0
@@ -264,7 +267,7 @@ class _StepBuilder:
             inputs,
             outputs,
             label=label,
-            threads=_threads_worth(scope.plan, node) if self._settings.threads > 1 else 1,
+            threads=_threads_worth(scope.plan, node) if self._shares else 1,
             kernels=kernels,
             server=server,
             choice=self._settings.dispatch.chooser(node.op),

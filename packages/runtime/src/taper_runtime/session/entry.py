@@ -11,7 +11,7 @@ from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.plan.features import has_delegates
 from taper_runtime.plan.plan import is_converted
-from taper_runtime.session.opening import make_dispatch, thread_count
+from taper_runtime.session.opening import make_dispatch, short_runs, thread_count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,7 +198,15 @@ def _compile(
         raise OptionError(
             f"memory_budget: expected a plan whose memory is known before a run, got {got}"
         )
-    settings = Settings(threads, at_once, pool, dispatch, options.memory_planning, budget)
+    settings = Settings(
+        threads,
+        at_once,
+        pool,
+        dispatch,
+        options.memory_planning,
+        budget,
+        short_runs(options.intra_op_num_threads),
+    )
     return compile_plan(plan, settings, options.executor)
 
 

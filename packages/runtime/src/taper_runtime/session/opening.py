@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from taper_runtime.base.errors import InputError, OptionError
 from taper_runtime.base.option_values import CPU_DEVICE, MAX_THREADS
 from taper_runtime.executor._pool import FramePool
+from taper_runtime.executor.executor import ShortRuns
 from taper_runtime.extend.providers import Dispatch, check_kernels, computing
 from taper_runtime.file.reader import load, loads
-from taper_runtime.native._kernels import active_isa, cpu_count
+from taper_runtime.native._kernels import active_isa, cpu_count, cpu_limit
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.validate import check_plan
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from taper_runtime.session.options import SessionOptions
 
 WARNING = 2  # ONNX Runtime's number
+
+#: Of limits on CPU time, unless somebody sets another one.
+_PERIOD_NS = 100_000_000
 
 
 def check_device(options: SessionOptions) -> None:
@@ -155,6 +159,27 @@ def threads_of_environment() -> tuple[int, str | None]:
     if _is_thread_count(cap) and int(cap) < cpus:
         return int(cap), "OMP_NUM_THREADS"
     return cpus, None
+
+
+def short_runs(wanted: int) -> ShortRuns:
+    """Return what short runs may use beyond :func:`thread_count`, under a limit on CPU time.
+
+    It is twice the threads, where the process may use so many CPUs, for runs that need at most a
+    32nd of the time of one period. Of such runs one after the other, fewer than 1 in 20 stops until
+    the next period begins.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    threads, variable = threads_of_environment()
+    if wanted or variable or affinity is None:
+        return ShortRuns()
+    cpus = len(affinity(0))
+    limit = cpu_limit() if threads < cpus else None
+    if limit is None:
+        return ShortRuns()
+    from taper_runtime.machine.limits import TYPICAL  # which few sessions need
+
+    work = int(limit[0] * _PERIOD_NS / 32 / TYPICAL.worker_ns)
+    return ShortRuns(min(cpus, 2 * threads), work)
 
 
 def _is_thread_count(text: str) -> bool:
