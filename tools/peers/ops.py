@@ -41,7 +41,8 @@ PAGE = """# Speed of each op
 This page compares the speed of single ops with that of torch, on one thread. Each number is torch's
 time divided by Taper's: above 1, Taper is faster. Both compute from plain arrays in memory and
 allocate their results. A time is the least CPU time of many turns, which the two take in
-alternation.
+alternation. A size that is slow is measured three times, each time with arrays of its own, and the
+median counts: the speed of copies depends on where a process has its pages.
 
 `*` marks a plan that numpy computes in part. A row without an op is a call that plans compute by
 several. A case below {least} has a reason beside it{unexplained}; `a call` says that a run takes
@@ -130,8 +131,10 @@ class Timing(NamedTuple):
         return self.ratio < LEAST and self.ours - self.theirs > CALL
 
 
-def measure(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
+def measure(case: Case, size: tuple[int, ...], seconds: float, kept: list[torch.Tensor]) -> Timing:
     """Return the times of a case, and whether numpy computes a part of the plan.
+
+    It adds the inputs to ``kept``.
 
     Raises
     ------
@@ -140,6 +143,7 @@ def measure(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
     """
     torch.manual_seed(0)
     function, inputs = case.make(*size)
+    kept += inputs
     module = function if isinstance(function, nn.Module) else Called(function)
     plan = taper_frontend.export(module.eval(), inputs, verify=False)
     if case.op and case.op not in ops_of(plan):
@@ -153,6 +157,19 @@ def measure(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
         runs = (lambda: session.run(None, feeds), lambda: function(*inputs))
         ours, theirs = least_times(runs, seconds)
     return Timing(ours, theirs, bool(plan.metadata["fallbacks"]))
+
+
+def judge(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
+    """Measure a case; where it is slow three times, and return the times of the median ratio.
+
+    Each time has arrays of its own, which are kept: how fast some copies are depends on the pages
+    where a process happens to have its arrays.
+    """
+    kept: list[torch.Tensor] = []
+    found = [measure(case, size, seconds, kept)]
+    if found[0].is_slow:
+        found += [measure(case, size, seconds, kept) for _ in range(2)]
+    return sorted(found, key=lambda timing: timing.ratio)[len(found) // 2]
 
 
 def pattern_for(case: Case) -> str | None:
@@ -198,7 +215,7 @@ def main() -> None:
     seconds = max(LEAST_SECONDS, seconds)
     with progress("ops", len(chosen)) as advance:
         for case in chosen:
-            timings = [measure(case, size, seconds) for size in case.sizes]
+            timings = [judge(case, size, seconds) for size in case.sizes]
             rows.append(row_of(case, timings))
             if any(t.is_slow for t in timings):
                 slow.append(case)
