@@ -510,6 +510,7 @@ MEASUREMENTS = {
         (*MODELS, *PEERS),
         MINILM,
     ),
+    "one_row": ("tools.peers.one_row", "--write", TORCH),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "budgets": ("tools.peers.budgets", "", MODELS),
     "originals": ("tools.peers.originals", "", MODELS),

@@ -1,0 +1,154 @@
+"""Time products of one row beside the machine's bandwidth: `--write` fills the page.
+
+A model is a chain of equal linear layers, whose weights are read once a run: from memory if the
+chain is longer than the caches are large. docs/results/quantized-speed.md has the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+import taper_frontend
+import taper_runtime
+from taper_runtime.machine.measure import measure_limits
+from taper_runtime.native import _kernels
+from tools.peers.page import ROOT, command_line, describe_setting, write_section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE = ROOT / "docs" / "results" / "quantized-speed.md"
+HEADINGS = (
+    *("weights", "activations", "MB a run", "mapped", "in 2 MiB pages"),
+    *("of plain reads", "in L2"),
+)
+HEAD = f"| {' | '.join(HEADINGS)} |\n{'| --- ' * len(HEADINGS)}|\n"
+LAYER = 4096  # rows and columns of a layer
+IN_L2 = (
+    512  # the same where the weights stay in the second cache; twice as many where they have 8 bits
+)
+BYTES = 200e6  # of weights that a run reads
+TURNS, RUNS = 12, 3
+
+
+class Scheme(NamedTuple):
+    """How weights and activations are stored, and the bytes of a weight."""
+
+    weights: str
+    activations: str
+    quantize: str | None
+    nbytes: float
+
+
+SCHEMES = (
+    Scheme("int8", "int8", "int8_grouped", 1.03),
+    Scheme("int4", "int8", "int4_grouped", 0.56),
+    Scheme("int8", "float32", "int8", 1.0),
+    Scheme("int4", "float32", "int4", 0.56),
+    Scheme("bfloat16", "float32", "bfloat16", 2.0),
+    Scheme("float32", "float32", None, 4.0),
+)
+
+
+class Chain(NamedTuple):
+    """A way to run a chain of products, and the bytes of weights that a run reads."""
+
+    run: Callable[[], object]
+    nbytes: int
+
+
+def bandwidth() -> float:
+    """Measure the bytes that one thread reads from memory in a nanosecond."""
+    (limits,) = measure_limits([_kernels.active_isa()], [1])
+    return limits.memory[-1].read
+
+
+@lru_cache(maxsize=1)
+def _plan_file(scheme: Scheme, size: int, layers: int, folder: Path) -> Path:
+    torch.manual_seed(0)
+    linears = [torch.nn.Linear(size, size, bias=False) for _ in range(layers)]
+    plan = taper_frontend.export(
+        torch.nn.Sequential(*linears).eval(),
+        (torch.randn(1, size),),
+        quantize=scheme.quantize,
+        verify=False,
+    )
+    path = folder / "chain.taper"
+    plan.save(path)
+    return path
+
+
+def open_chain(path: Path, size: int, weights_memory: str) -> Chain:
+    """Open a plan on one thread."""
+    options = taper_runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.weights_memory = weights_memory
+    session = taper_runtime.InferenceSession(path, options)
+    feed = {session.get_inputs()[0].name: np.ones((1, size), np.float32)}
+    nbytes = sum(array.nbytes for array in session.plan.constants.values())
+    return Chain(lambda: session.run(None, feed), nbytes)
+
+
+def least_ns(chain: Chain, runs: int) -> float:
+    """Return the least CPU time of some runs, after one, in nanoseconds."""
+    chain.run()
+    best = float("inf")
+    for _ in range(runs):
+        begin = time.thread_time_ns()
+        chain.run()
+        best = min(best, time.thread_time_ns() - begin)
+    return best
+
+
+def row_of(scheme: Scheme, folder: Path) -> str:
+    """Return the row of the table."""
+    layers = max(2, int(BYTES / (LAYER * LAYER * scheme.nbytes)))
+    path = _plan_file(scheme, LAYER, layers, folder)
+    chains = [open_chain(path, LAYER, memory) for memory in ("mapped", "huge")]
+    best, rate = [float("inf")] * len(chains), bandwidth()
+    for turn in range(TURNS):
+        for i in (0, 1) if turn % 2 else (1, 0):
+            best[i] = min(best[i], least_ns(chains[i], RUNS))
+        if turn % 4 == 3:
+            rate = max(rate, bandwidth())
+    mapped, huge = (chain.nbytes / ns for chain, ns in zip(chains, best, strict=True))
+    size = 2 * IN_L2 if scheme.nbytes < 2 else IN_L2
+    small = open_chain(_plan_file(scheme, size, 1, folder), size, "mapped")
+    cells = (
+        scheme.weights,
+        scheme.activations,
+        f"{chains[0].nbytes / 1e6:.0f}",
+        f"{mapped:.1f} GB/s",
+        f"{huge:.1f} GB/s",
+        f"{mapped / rate:.2f}, {huge / rate:.2f} of {rate:.1f}",
+        f"{small.nbytes / least_ns(small, 4000):.1f} GB/s",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table into the page")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for scheme in SCHEMES:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(row_of(scheme, Path(folder)))
+        print(rows[-1], flush=True)
+    if options.write:
+        text = f"{describe_setting(command_line('one_row'))}\n\n{HEAD}" + "\n".join(rows)
+        write_section("one_row", "Products of one row beside bandwidth", text, PAGE)
+
+
+if __name__ == "__main__":
+    main()
