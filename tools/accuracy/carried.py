@@ -231,7 +231,7 @@ def _crepe() -> Task:
         return right
 
     networks = {"crepe": Network(network, {0: "n"})}
-    return Task(networks, judge, _tones(1, 128), _tones(2, 512), "tones within 50 cents")
+    return Task(networks, judge, _tones(1, 128), _tones(3, 2048), "tones within 50 cents")
 
 
 # Faces ----------------------------------------------------------------------------------------
