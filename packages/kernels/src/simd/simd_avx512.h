@@ -38,13 +38,18 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
 #define V_LOW
 V_INLINE vf v_load_low(const float *p) { return _mm512_castps256_ps512(_mm256_loadu_ps(p)); }
 V_INLINE void v_store_low(float *p, vf a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a)); }
+/* Operands are vectors of 256 bits: clang's %t names no register from zmm16 on. */
 V_INLINE vf v_accumulate_low(vf a, vf b, vf sum) {
-    __asm__("vfmadd231ps %t2, %t1, %t0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
+    __m256 low = _mm512_castps512_ps256(sum);
+    __asm__("vfmadd231ps %2, %1, %0"
+            : "+v"(low)
+            : "v"(_mm512_castps512_ps256(a)), "v"(_mm512_castps512_ps256(b)));
+    return _mm512_castps256_ps512(low);
 }
 V_INLINE vf v_accumulate_spread_low(const float *a, vf b, vf sum) {
-    __asm__("vfmadd231ps %2%{1to8%}, %t1, %t0" : "+v"(sum) : "v"(b), "m"(*a));
-    return sum;
+    __m256 low = _mm512_castps512_ps256(sum);
+    __asm__("vfmadd231ps %2%{1to8%}, %1, %0" : "+v"(low) : "v"(_mm512_castps512_ps256(b)), "m"(*a));
+    return _mm512_castps256_ps512(low);
 }
 #define V_ACCUMULATE
 #endif
