@@ -13,7 +13,7 @@
 CHECK_ATTRS(matmul)
 
 static const char *const kernels[] = {"i8_matmul_amx", "i8_matmul_vnni", "i8_matmul"};
-enum { KERNELS = sizeof kernels / sizeof *kernels, MAX_EXTRAS = 3 };
+enum { KERNELS = sizeof kernels / sizeof *kernels, MAX_EXTRAS = 5 };
 
 /*
  * SEVEN_BITS: activations from 0 to 127, which some engines multiply in another way; LAST: but for
@@ -355,6 +355,129 @@ static void requantized(void) {
         }
 }
 
+/* What follows sums and ends in uint8: an addition of bytes, of other sums, or none. */
+typedef struct requantization {
+    const char *const *code;
+    int64_t n_code;
+    const int64_t *args;
+    int64_t n_args;
+    taper_dtype added; /* TAPER_ABSENT: nothing */
+    bool subtracts, bounds;
+} requantization;
+
+/* Adds an input of the columns, or of all elements where `all` says so. */
+static void add_extra(tensors *t, taper_dtype dtype, bool all, float low, float high) {
+    taper_tensor *const input = &t->inputs[t->n_inputs++];
+    const int rank = all ? 3 : 1;
+    *input = check_tensor(NULL, dtype, rank, t->output.shape + (all ? 0 : 2));
+    const int64_t n = check_numel(input);
+    input->data = check_alloc((size_t)n * sizeof(float), 0);
+    check_fill_uniform(input->data, n, low, high);
+    for (int64_t i = 0; i < n; i++) {
+        const float x = ((const float *)input->data)[i];
+        if (dtype == TAPER_INT32)
+            ((int32_t *)input->data)[i] = (int32_t)x;
+        else if (dtype == TAPER_UINT8)
+            ((uint8_t *)input->data)[i] = (uint8_t)x;
+    }
+}
+
+/* Returns input i of an element, which is one of the columns or of all elements. */
+static float extra_at(const tensors *t, int i, int64_t at) {
+    const taper_tensor *const input = &t->inputs[i];
+    const int64_t e = input->rank == 1 ? at % input->shape[0] : at;
+    return input->dtype == TAPER_FLOAT32 ? ((const float *)input->data)[e]
+           : input->dtype == TAPER_INT32 ? (float)((const int32_t *)input->data)[e]
+                                         : (float)((const uint8_t *)input->data)[e];
+}
+
+/* Requantizes sums step by step. size: of a factor, by which sums may leave int32. */
+static void requantize_to_uint8(const requantization *r, int64_t m, int64_t n, float size,
+                                float shift, float most) {
+    const product p = {1, m, n, 12, n % 3 == 0, true, false, RANDOM};
+    const int64_t logical[] = {p.k, p.n};
+    tensors t = make(&p, logical);
+    if (r->subtracts)
+        add_extra(&t, TAPER_INT32, false, -5000, 5000);
+    add_extra(&t, TAPER_FLOAT32, false, 0, size); /* factor, term */
+    add_extra(&t, TAPER_FLOAT32, false, -80, 80);
+    if (r->added == TAPER_INT32) {
+        add_extra(&t, TAPER_FLOAT32, false, 0, size);
+        add_extra(&t, TAPER_FLOAT32, false, -80, 80);
+    }
+    if (r->added != TAPER_ABSENT)
+        add_extra(&t, r->added, true, 0, 256);
+    taper_tensor out = t.output;
+    out.dtype = TAPER_UINT8;
+    out.data = check_alloc((size_t)check_numel(&out), 0);
+    CHECK(check_run("MATMUL", NULL, t.inputs, 2, &t.output, &t.attrs, 1) == TAPER_OK, "sums");
+    const float less = 131, byte_factor = 0.37f, last = 0.61f;
+    const taper_scalar scalars[] = {{shift, 0}, {0, 0},           {most, 0},
+                                    {less, 0},  {byte_factor, 0}, {last, 0}};
+    struct matmul_attrs attrs = t.attrs;
+    attrs.code = (taper_strings){r->code, r->n_code};
+    attrs.args = (taper_ints){r->args, r->n_args};
+    attrs.scalars = (taper_scalars){scalars, r->added == TAPER_ABSENT ? 3 : 6};
+    for (int i = 0; i < KERNELS; i++)
+        for (int workers = 1; workers <= 2; workers++) {
+            if (check_run("MATMUL", kernels[i], t.inputs, t.n_inputs, &out, &attrs, workers) !=
+                TAPER_OK)
+                continue;
+            int64_t wrong = 0;
+            for (int64_t e = 0; e < m * n; e++) {
+                int32_t sum = ((const int32_t *)t.output.data)[e];
+                const int k = r->subtracts ? 3 : 2;
+                if (r->subtracts)
+                    sum -= ((const int32_t *)t.inputs[2].data)[e % n];
+                float x = (float)sum * extra_at(&t, k, e) + extra_at(&t, k + 1, e);
+                if (r->added == TAPER_INT32)
+                    x += extra_at(&t, k + 4, e) * extra_at(&t, k + 2, e) + extra_at(&t, k + 3, e);
+                else if (r->added == TAPER_UINT8)
+                    x += (extra_at(&t, k + 2, e) - less) * byte_factor;
+                x = r->bounds && x < 0 ? 0 : x;
+                x = r->added == TAPER_ABSENT ? x : x * last;
+                x = __builtin_nearbyintf(x) + shift;
+                wrong += ((const uint8_t *)out.data)[e] != (uint8_t)(x < 0      ? 0
+                                                                     : x > most ? most
+                                                                                : x);
+            }
+            CHECK(wrong == 0, "%s, %lld x %lld, adds dtype %d, factors to %g: %lld wrong",
+                  kernels[i], (long long)m, (long long)n, (int)r->added, (double)size,
+                  (long long)wrong);
+        }
+    check_free(out.data);
+    release(&t);
+}
+
+static void requantized_to_uint8(void) {
+    static const char *const alone[] = {"SUB", "CAST:float32", "MUL",     "ADD",       "ROUND",
+                                        "ADD", "MAXIMUM",      "MINIMUM", "CAST:uint8"};
+    static const int64_t alone_args[] = {0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, -2, 10, -3, 11};
+    static const char *const of_bytes[] = {
+        "CAST:float32", "MUL", "ADD",   "CAST:float32", "SUB",     "MUL",     "ADD",
+        "RELU",         "MUL", "ROUND", "ADD",          "MAXIMUM", "MINIMUM", "CAST:uint8"};
+    static const int64_t of_bytes_args[] = {0,  4,  1,  5,  2,  3,  7,  -4, 8,  -5, 6, 9,
+                                            10, 11, -6, 12, 13, -1, 14, -2, 15, -3, 16};
+    static const char *const of_sums[] = {
+        "CAST:float32", "MUL", "ADD",   "CAST:float32", "MUL",     "ADD",     "ADD",
+        "RELU",         "MUL", "ROUND", "ADD",          "MAXIMUM", "MINIMUM", "CAST:uint8"};
+    static const int64_t of_sums_args[] = {5,  6,  3,  7,  4,  0,  9,  1,  10, 2,  8, 11,
+                                           12, 13, -6, 14, 15, -1, 16, -2, 17, -3, 18};
+    static const requantization each[] = {
+        {alone, 9, alone_args, 15, TAPER_ABSENT, true, false},
+        {of_bytes, 14, of_bytes_args, 23, TAPER_UINT8, false, true},
+        {of_sums, 14, of_sums_args, 23, TAPER_INT32, false, true},
+    };
+    static const int64_t rows[] = {12, 20, 37, 49, 130}, columns[] = {16, 24, 48, 112, 528};
+    static const float sizes[] = {5e-3f, 1e6f}; /* of factors */
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
+                for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+                    requantize_to_uint8(&each[i], rows[r], columns[c], sizes[s], (float)(r * 60),
+                                        r % 2 ? 255 : 250);
+}
+
 static void unsupported(void) {
     const product p = {1, 4, 20, 6, true, true, false, RANDOM};
     const int64_t logical[] = {6, 20};
@@ -522,6 +645,7 @@ int main(int argc, char **argv) {
         {"empty", empty},
         {"strided", strided},
         {"requantized", requantized},
+        {"requantized_to_uint8", requantized_to_uint8},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {{"peaks", bench_peaks}, {"products", bench_products}};

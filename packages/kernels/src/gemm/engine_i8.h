@@ -19,6 +19,7 @@
 #define TAPER_ENGINE_I8_H
 
 #include "gemm/engine.h"
+#include "map/requantize.h"
 #include "simd/simd.h"
 
 enum {
@@ -44,6 +45,9 @@ typedef struct i8_block {
     int32_t base;          /* A is this much smaller than the activations */
     const uint16_t *rests; /* [m][i8_rest_items]: where it is 128 smaller still, or larger */
     int8_t *by_k;          /* scratch of a panel, [k][16] */
+    /* Where it is not NULL the tiles store bytes, not C, from row and column of it on. */
+    const program_requantization *to;
+    int64_t row, col;
 } i8_block;
 
 typedef struct i8_engine {
@@ -62,6 +66,7 @@ typedef struct i8_engine {
     /* Called before and after the blocks of a task. May be NULL. */
     void (*begin)(void);
     void (*end)(void);
+    bool requantizes;           /* the tiles can store bytes, where i8_requantizes() says so */
     const struct i8_engine *u7; /* for activations from 0 to 127, of at most a_bytes; or NULL */
 } i8_engine;
 
@@ -82,6 +87,11 @@ V_INLINE int64_t i8_rest_items(int64_t groups) { return 2 + groups; }
 V_INLINE bool i8_narrows(const i8_engine *engine, int64_t m, int64_t n, int64_t groups) {
     return engine->narrow && m >= I8_JOIN_WORTH && groups >= I8_NARROW_LINES &&
            groups <= I8_JOIN_LINES && i64_ceil_div(n, GEMM_NR) * groups >= I8_NARROW_WORTH;
+}
+
+/* Returns whether there are tiles that store bytes for all of m rows. */
+V_INLINE bool i8_requantizes(const i8_engine *engine, int64_t m) {
+    return engine->requantizes && m >= (I8_ROWS - 1) * i64_ceil_div(m, I8_ROWS);
 }
 
 /* Returns the bytes that narrow() needs in scratch for m rows. */

@@ -48,6 +48,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_SHIFTED 0
 #define I8_BYTES 0
 #define I8_JOINS 0
+#define I8_REQUANTIZES 0
 #define I8_WIDENS (V_LEN == 8)
 #include "gemm/gemm_i8.inl"
 
@@ -63,6 +64,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_SHIFTED 0
 #define I8_BYTES 1
 #define I8_JOINS (V_LEN == 8)
+#define I8_REQUANTIZES 0
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 #if V_LEN == 8
@@ -99,17 +101,23 @@ const i8_engine I8_WIDENED = {.a_bytes = sizeof(int16_t),
 #define I8_A int32_t
 #define I8_LOAD(line, part) vi_load((const int32_t *)(const void *)(line))
 #define I8_SPREAD vi_set1
-#define I8_DOT(sums, a, b) _mm512_dpbusd_epi32(sums, a, b)
+#define I8_DOT i8_dot_u8
 #define I8_SHIFTED 1
 #define I8_BYTES 0
 #define I8_JOINS 0
+#ifdef HAS_REQUANTIZED_TILES
+#define I8_REQUANTIZES 1
+#else
+#define I8_REQUANTIZES 0
+#endif
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 const i8_engine I8_VNNI = {.a_bytes = sizeof(uint8_t),
                            .rows = I8_ROWS,
                            .put = i8_vnni_put,
                            .reads = i8_vnni_reads,
-                           .block = i8_vnni_block};
+                           .block = i8_vnni_block,
+                           .requantizes = true};
 
 #include "gemm/amx_i8.inl"
 const i8_engine I8_AMX = {.a_bytes = sizeof(uint8_t),

@@ -12,6 +12,7 @@
  *     I8_SHIFTED   whether int8 activations are stored as uint8, 128 larger
  *     I8_BYTES     whether activations are stored as they are, which must be 0 to 127
  *     I8_JOINS     whether joined_i8.inl computes many rows, and narrows their activations
+ *     I8_REQUANTIZES whether tiles may store bytes
  *     I8_WIDENS    whether weights that many rows read are widened once, into memory: for 8 lanes
  */
 
@@ -59,15 +60,26 @@ V_INLINE void i8_store_pairs(int32_t *to, vi a, vi b) {
 
 /* Computes `vectors` vectors of the sums of some rows: parts of one panel, or all of some. In each
  * step it takes `lines` lines, with sums of their own. The numbers are constants wherever this is
- * inlined: the sums are in registers. */
+ * inlined: the sums are in registers. kind: of what requantizes them, or -1. */
 I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const int vectors,
-                                       const int lines, const bool fetches) {
+                                       const int lines, const bool fetches, const int kind) {
     const int64_t panel = i8_panel_bytes(g->groups);
     vi sum[I8_ROWS][8];
     vi more[3][I8_ROWS][8]; /* of lines beyond the first */
 #define I8_EACH(expr)                                                                              \
     I8_UNROLL for (int i = 0; i < rows; i++) I8_UNROLL for (int v = 0; v < vectors; v++) expr
-    I8_EACH(sum[i][v] = vi_set1(0));
+    I8_UNROLL
+    for (int v = 0; v < vectors; v++) {
+        vi begin = vi_set1(0);
+        if (I8_SHIFTED && g->is_signed)
+            begin = vi_sub(begin,
+                           vi_shl(vi_load((const int32_t *)(const void *)(g->b + v * panel)), 7));
+        if (kind >= 0 && g->to->less)
+            begin = vi_sub(begin, vi_load(g->to->less + g->col + v * V_LEN));
+        I8_UNROLL
+        for (int i = 0; i < rows; i++)
+            sum[i][v] = begin;
+    }
     I8_UNROLL
     for (int l = 1; l < lines; l++)
         I8_EACH(more[l - 1][i][v] = vi_set1(0));
@@ -117,16 +129,12 @@ I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const 
             i8_store_pairs(g->c + i * g->ldc + v * (V_LEN / 2), sum[i][v], sum[i][v + 1]);
     }
 #else
-    if (I8_SHIFTED && g->is_signed) {
-        I8_UNROLL
-        for (int v = 0; v < vectors; v++) {
-            const vi sums = vi_load((const int32_t *)(const void *)(g->b + v * panel));
-            const vi shift = vi_shl(sums, 7);
-            I8_UNROLL
-            for (int i = 0; i < rows; i++)
-                sum[i][v] = vi_sub(sum[i][v], shift);
-        }
+#if I8_REQUANTIZES
+    if (kind >= 0) {
+        requantize_tile(g->to, sum, g->row, g->col, rows, vectors, kind);
+        return;
     }
+#endif
     I8_EACH(vi_store(g->c + i * g->ldc + v * V_LEN, sum[i][v]));
 #endif
 #undef I8_EACH
@@ -134,7 +142,7 @@ I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const 
 
 #define I8_DEFINE(rows, name, vectors, lines, fetches)                                             \
     static I8_TARGET void I8_NAME(name##_##rows)(const i8_block *g) {                              \
-        I8_NAME(tile)(g, rows, vectors, lines, fetches);                                           \
+        I8_NAME(tile)(g, rows, vectors, lines, fetches, -1);                                       \
     }
 #define I8_PLACE(rows, name, ...) [rows] = I8_NAME(name##_##rows),
 
@@ -151,6 +159,50 @@ static const I8_NAME(fn) I8_NAME(two)[] = {I8_EACH_ROWS(I8_PLACE, two)};
 #if V_REGISTERS == 32 && I8_PARTS == 1
 I8_EACH_ROWS(I8_DEFINE, one, 1, 1, false)
 static const I8_NAME(fn) I8_NAME(one)[] = {I8_EACH_ROWS(I8_PLACE, one)};
+#endif
+
+#if I8_REQUANTIZES
+/* The tiles that store bytes, by what they add, and by rows less I8_ROWS - 1. */
+#define I8_DEFINE_BYTES_OF(name, vectors, rows, kind)                                              \
+    static I8_TARGET void I8_NAME(name##_##rows##_##kind)(const i8_block *g) {                     \
+        I8_NAME(tile)(g, rows, vectors, 1, false, kind);                                           \
+    }
+#define I8_DEFINE_BYTES(name, vectors)                                                             \
+    I8_DEFINE_BYTES_OF(name, vectors, 5, 0)                                                        \
+    I8_DEFINE_BYTES_OF(name, vectors, 5, 1)                                                        \
+    I8_DEFINE_BYTES_OF(name, vectors, 5, 2)                                                        \
+    I8_DEFINE_BYTES_OF(name, vectors, 6, 0)                                                        \
+    I8_DEFINE_BYTES_OF(name, vectors, 6, 1)                                                        \
+    I8_DEFINE_BYTES_OF(name, vectors, 6, 2)                                                        \
+    static const I8_NAME(fn)                                                                       \
+        I8_NAME(name)[REQUANTIZE_KINDS][2] = {{I8_NAME(name##_5_0), I8_NAME(name##_6_0)},          \
+                                              {I8_NAME(name##_5_1), I8_NAME(name##_6_1)},          \
+                                              {I8_NAME(name##_5_2), I8_NAME(name##_6_2)}};
+I8_DEFINE_BYTES(wide_bytes, 4)
+I8_DEFINE_BYTES(two_bytes, 2)
+I8_DEFINE_BYTES(one_bytes, 1)
+#undef I8_DEFINE_BYTES_OF
+#undef I8_DEFINE_BYTES
+
+/* Computes the bytes of whole panels and of m rows, for which i8_requantizes() is true. */
+static void I8_NAME(bytes)(const i8_block *block, int64_t m, int64_t panels) {
+    const int64_t tiles = i64_ceil_div(m, I8_ROWS);
+    for (int64_t part = 0, vectors; part < panels; part += vectors) {
+        vectors = panels - part >= 4 ? 4 : panels - part >= 2 ? 2 : 1;
+        const I8_NAME(fn) *const tile = (vectors == 4   ? I8_NAME(wide_bytes)
+                                         : vectors == 2 ? I8_NAME(two_bytes)
+                                                        : I8_NAME(one_bytes))[block->to->kind];
+        i8_block g = *block;
+        g.b += part * i8_panel_bytes(g.groups);
+        g.col += part * GEMM_NR;
+        for (int64_t t = 0; t < tiles; t++) {
+            const int64_t rows = (m + t) / tiles;
+            tile[rows - I8_ROWS + 1](&g);
+            g.a += rows * g.a_row_bytes;
+            g.row += rows;
+        }
+    }
+}
 #endif
 
 #if I8_WIDENS
@@ -236,6 +288,12 @@ static void i8_wide_block(const i8_block *block, int64_t m, int64_t panels) {
 static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
     if (m <= 0)
         return;
+#if I8_REQUANTIZES
+    if (block->to) {
+        I8_NAME(bytes)(block, m, panels);
+        return;
+    }
+#endif
 #if I8_JOINS
     if (block->rests || (m >= I8_JOIN_WORTH && block->groups <= I8_JOIN_LINES)) {
         I8_NAME(join_block)(block, m, panels);
@@ -349,6 +407,7 @@ static bool I8_NAME(reads)(const void *from, int64_t row, int64_t rows, int64_t 
 #undef I8_SHIFTED
 #undef I8_BYTES
 #undef I8_JOINS
+#undef I8_REQUANTIZES
 #undef I8_WIDENS
 #undef I8_DEFINE
 #undef I8_PLACE

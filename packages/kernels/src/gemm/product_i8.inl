@@ -105,19 +105,29 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
     if (p->in_panels &&
         m >= PROGRAM_PANEL_ROWS) { /* some columns at a time, whose sums stay in L1 */
         const int64_t parts = i64_ceil_div(m, I8_TILE_C / I8_TILE_COLS);
+        program_requantization to;
+        const bool in_registers = engine->requantizes && n % GEMM_NR == 0 &&
+                                  PROGRAM.requantization(p, call->inputs + 2, row, col, n, &to);
+        to.out = out;
+        to.out_row = out_cols;
         const int64_t rows = i64_ceil_div(i64_ceil_div(m, parts), engine->rows) * engine->rows;
         for (int64_t r = 0, some; r < m; r += some, g.a += some * g.a_row_bytes) {
             some = m - r < rows + engine->rows ? m - r : rows; /* no part of less than a tile */
             g.rests = block->rests ? block->rests + r * i8_rest_items(g.groups) : NULL;
             g.b = block->b;
+            g.to = in_registers && i8_requantizes(engine, some) ? &to : NULL;
+            g.row = r;
             for (int64_t c = 0; c < n; c += I8_TILE_COLS) {
                 const int64_t cols = i64_min(I8_TILE_COLS, n - c);
                 const int64_t now = i64_ceil_div(cols, GEMM_NR);
                 g.ldc = now * GEMM_NR;
                 i8_fetch_block(p, call, row + r, some, col + c, out_cols);
+                g.col = c;
                 engine->block(&g, some, now);
-                PROGRAM.run(p, call->inputs + 2, row + r, row + r + some, col + c, col + c + cols,
-                            g.c, g.ldc, out + (r * out_cols + c) * size, out_cols, epilogue);
+                if (!g.to)
+                    PROGRAM.run(p, call->inputs + 2, row + r, row + r + some, col + c,
+                                col + c + cols, g.c, g.ldc, out + (r * out_cols + c) * size,
+                                out_cols, epilogue);
                 g.b += now * i8_panel_bytes(g.groups);
             }
         }

@@ -296,3 +296,92 @@ static bool program_run(const taper_program *p, const taper_tensor *tensors, int
     }
     return true;
 }
+
+/* ---- in registers of a product ---- */
+
+#ifdef HAS_REQUANTIZED_TILES
+/* Returns whether all magnitudes are below a bound, and none is NaN. */
+static bool are_below(const float *p, int64_t n, float bound) {
+    for (int64_t i = 0; i < n; i += V_LEN) {
+        const int64_t some = i64_min(V_LEN, n - i);
+        if (vm_any(vm_not(v_lt(v_abs(v_load_n(p + i, some)), v_set1(bound)))))
+            return false;
+    }
+    return true;
+}
+#endif
+
+static bool program_requantizes(const taper_program *p, const taper_tensor *tensors, int64_t r,
+                                int64_t c, int64_t n, program_requantization *to) {
+#ifdef HAS_REQUANTIZED_TILES
+    if (!p->is_wide)
+        return false;
+    const program_instruction *const chain = &p->code[0];
+    chain_operand in[PROGRAM_MAX_OPERANDS];
+    int product = -1, others = 0; /* operands that differ from row to row */
+    for (int k = 0; k < chain->arity; k++) {
+        const int o = chain->operand[k];
+        if (o >= SCALAR_SLOT) {
+            in[k] = (chain_operand){(const char *)&p->scalars[o - SCALAR_SLOT], 0, 0};
+        } else if (o < p->first) {
+            in[k] = (chain_operand){NULL, 1, 1};
+            product = k;
+        } else {
+            const program_input *const input = &p->inputs[o];
+            const int64_t at = row_offset(p, input, r) + c * input->col_stride;
+            in[k] = (chain_operand){(const char *)tensors[o - p->first].data + at * input->size,
+                                    row_stride(p, input) * input->size, input->col_stride};
+            if (!input->every_row && !input->flat)
+                return false;
+            others += !input->every_row;
+        }
+    }
+    chain_requantization q;
+    if (!chain_requantizes(chain, in, &q) || q.is_signed || others != (q.term != 0))
+        return false;
+    const chain_operand *const sums = &in[product];
+    const chain_operand *const scale = &sums[q.subtracts ? 2 : 1];
+    const int added = q.holds ? 3 - product : q.term;
+    *to = (program_requantization){
+        .kind = q.holds  ? REQUANTIZE_SUMS
+                : q.term ? REQUANTIZE_BYTES
+                         : REQUANTIZE_ALONE,
+        .less = q.subtracts ? (const int32_t *)(const void *)sums[1].data : NULL,
+        .factor = (const float *)(const void *)scale[0].data,
+        .term = (const float *)(const void *)scale[1].data,
+        .last_factor = q.factor,
+        .least = q.low == 0 ? 0 : INT16_MIN,
+        .shift = (int16_t)chain->shift,
+        .most = (uint8_t)chain->high,
+    };
+    /* Sums are below 2^31: each of three terms stays below 2^28. */
+    const float bound = (float)(1 << 28) / fabsf(q.factor), factors = bound / 2147483648.0f;
+    if (!(q.factor > 0) || !(chain->high >= 0 && chain->high <= 255) ||
+        !are_below(to->factor, n, factors) || !are_below(to->term, n, bound))
+        return false;
+    if (q.term) {
+        to->added = in[added].data;
+        to->added_row = in[added].row;
+    }
+    if (q.holds) {
+        to->added_factor = (const float *)(const void *)in[added + 1].data;
+        to->added_term = (const float *)(const void *)in[added + 2].data;
+        return are_below(to->added_factor, n, factors) && are_below(to->added_term, n, bound);
+    }
+    if (q.term) {
+        to->less_bytes = (int32_t)chain->less;
+        to->byte_factor = chain->factor;
+        return fabsf(chain->less) < 1 << 20 && (float)to->less_bytes == chain->less &&
+               fabsf(chain->factor) * (1 << 21) < bound;
+    }
+    return true;
+#else
+    (void)p;
+    (void)tensors;
+    (void)r;
+    (void)c;
+    (void)n;
+    (void)to;
+    return false;
+#endif
+}

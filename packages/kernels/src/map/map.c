@@ -37,7 +37,7 @@ static const program_microop microop_runs[MICROOP_COUNT] = {
 
 extern const taper_program_table TAPER_ISA_SYM(taper_program_engine);
 const taper_program_table TAPER_ISA_SYM(taper_program_engine) = {
-    program_prepare, program_prepare_fused, program_run};
+    program_prepare, program_prepare_fused, program_run, program_requantizes};
 
 /* ---- kernels ---- */
 

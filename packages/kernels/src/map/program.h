@@ -39,13 +39,14 @@
 #include "isa/isa.h"
 #include "map/fused.h"
 #include "map/microops.h"
+#include "map/requantize.h"
 
 enum {
     PROGRAM_MAX_INPUTS = 16, /* these two limit what files may have */
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,
-    PROGRAM_MAX_STEPS = 16, /* micro-ops of a chain */
+    PROGRAM_MAX_STEPS = 20, /* micro-ops of a chain */
     PROGRAM_MAX_OPERANDS = 12,
     PROGRAM_PANEL = 16,        /* columns of a panel */
     PROGRAM_PANEL_ROWS = 12,   /* of a block, for which panels are worth their overhead */
@@ -156,6 +157,11 @@ typedef struct taper_program_table {
     bool (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
                 int64_t c0, int64_t c1, const void *sums, int64_t lds, void *out, int64_t ldc,
                 void *scratch);
+    /* Fills what requantizes rows from r on and n columns from c on, in the bits of run; `out` and
+     * `out_row` are the caller's. Returns false where the program is more than that, or its numbers
+     * are so large that packs cannot bound them. */
+    bool (*requantization)(const taper_program *p, const taper_tensor *tensors, int64_t r,
+                           int64_t c, int64_t n, program_requantization *to);
 } taper_program_table;
 
 extern const taper_program_table TAPER_ISA_SYM(taper_program_engine);
