@@ -26,6 +26,7 @@ struct i8_conv_state {
     /* Of matrix products, behind A: lines of x as the engine reads them, and what narrows A. */
     size_t line_scratch, spare_scratch;
     int64_t line_pixels; /* in scratch, of each line */
+    bool in_lines; /* A is lines of x, and behind them, at line_scratch, pointers (lines_i8.inl) */
     /* Of depthwise convolutions: what taps read. Those of kind DW_OTHER have units of row_chunk
      * pixels, the others of two rows, of `width` pixels each. */
     size_t tap_scratch;
@@ -34,6 +35,18 @@ struct i8_conv_state {
     int64_t width, widths;
     int64_t part; /* pixels whose sums the epilogue takes at once */
 };
+
+/* Returns the position of a pixel's first tap along each dim, and its image. */
+static int64_t i8_conv_pixel(const conv_shape *s, int64_t row, int64_t at[WINDOW_DIMS]) {
+    for (int d = WINDOW_DIMS - 1; d >= 0; d--) {
+        const window_dim *w = &s->dims[d];
+        at[d] = row % w->out * w->stride - w->low;
+        row /= w->out;
+    }
+    return row;
+}
+
+#include "conv/lines_i8.inl"
 
 /* The part of prepare that both kernels share. */
 static taper_status i8_conv_begin(const taper_call *call, taper_work *work) {
@@ -90,6 +103,13 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
     rows = i64_min(i64_min(rows, most), state->rows);
     state->row_chunks = i64_ceil_div(state->rows, rows);
     state->row_chunk = i64_ceil_div(state->rows, state->row_chunks);
+    const int64_t in_lines = i64_min(i8_lines_pixels(s, rows), state->rows);
+    state->in_lines =
+        i8_lines_serve(s, engine) && i8_lines_bytes(s, in_lines) < in_lines * state->a_row_bytes;
+    if (state->in_lines) {
+        state->row_chunk = in_lines;
+        state->row_chunks = i64_ceil_div(state->rows, in_lines);
+    }
     const int64_t parts = i64_ceil_div(I8_LEAST_UNITS, state->row_chunks * s->groups);
     state->col_chunks =
         i64_max(i64_ceil_div(s->out, I8_MAX_COLS), i64_min(parts, s->out / I8_MIN_COLS));
@@ -98,8 +118,15 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
     state->units = state->row_chunks * s->groups * state->col_chunks;
     work->tasks = state->units;
 
-    i8_conv_lines(state, engine);
-    state->border_scratch = state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
+    if (state->in_lines) {
+        state->line_scratch = conv_aligned(i8_lines_bytes(s, state->row_chunk));
+        state->border_scratch =
+            state->line_scratch + conv_aligned(state->row_chunk * (int64_t)sizeof(char *));
+    } else {
+        i8_conv_lines(state, engine);
+        state->border_scratch =
+            state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
+    }
     state->spare_scratch = state->border_scratch +
                            conv_aligned(s->dims[2].kernel * s->in * engine->a_bytes + I8_COPY_STEP);
     state->b_scratch = state->spare_scratch +
@@ -111,16 +138,6 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
                                                               (int64_t)sizeof(int32_t));
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
     return TAPER_OK;
-}
-
-/* Returns the position of a pixel's first tap along each dim, and its image. */
-static int64_t i8_conv_pixel(const conv_shape *s, int64_t row, int64_t at[WINDOW_DIMS]) {
-    for (int d = WINDOW_DIMS - 1; d >= 0; d--) {
-        const window_dim *w = &s->dims[d];
-        at[d] = row % w->out * w->stride - w->low;
-        row /= w->out;
-    }
-    return row;
 }
 
 /* Copies bytes: I8_COPY_STEP if there are fewer, which is for scratch alone. */
@@ -264,7 +281,11 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         const int64_t m = i64_min(state->row_chunk, state->rows - row);
         const int64_t n = i64_min(state->col_chunk, s->out - col);
         const char *x = (const char *)call->inputs[0].data + group * s->in;
-        if (put != now)
+        if (put != now && state->in_lines)
+            i8_put_lines(engine, s, &g, memory,
+                         (const char **)(void *)(memory + state->line_scratch), x,
+                         (char)attrs->border, row, m);
+        else if (put != now)
             engine = i8_conv_put_rows(call->kernel->data, state, &g, memory, x, x_end,
                                       (char)attrs->border, row, m);
         put = now;

@@ -36,7 +36,11 @@ enum {
 typedef struct i8_block {
     const char *a;       /* [m] rows, of `groups` groups as the engine's put() wrote them */
     int64_t a_row_bytes; /* from row to row */
-    const int8_t *b;     /* [panels][1 + groups][64] */
+    /* Where `rows` is not NULL, row i begins at rows[i], and its groups are in `runs` of as many
+     * each, run_step bytes from run to run. For engines that are `direct`. */
+    const char *const *rows;
+    int64_t runs, run_step;
+    const int8_t *b; /* [panels][1 + groups][64] */
     int64_t groups;
     int32_t *c; /* C[i][j] at c[i * ldc + j], whole panels */
     int64_t ldc;
@@ -66,12 +70,19 @@ typedef struct i8_engine {
     /* Called before and after the blocks of a task. May be NULL. */
     void (*begin)(void);
     void (*end)(void);
+    bool direct;                /* A may be in several runs */
     bool requantizes;           /* the tiles can store bytes, where i8_requantizes() says so */
     const struct i8_engine *u7; /* for activations from 0 to 127, of at most a_bytes; or NULL */
 } i8_engine;
 
 /* Returns the bytes of a panel. */
 V_INLINE int64_t i8_panel_bytes(int64_t groups) { return (1 + groups) * I8_LINE; }
+
+/* Moves the block's A on by some rows. */
+V_INLINE void i8_skip_rows(i8_block *block, int64_t rows) {
+    block->a += rows * block->a_row_bytes;
+    block->rows += block->rows ? rows : 0;
+}
 
 /* Returns the bytes from row to row of A. */
 V_INLINE int64_t i8_row_bytes(const i8_engine *engine, int64_t groups) {

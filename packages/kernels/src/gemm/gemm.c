@@ -49,6 +49,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_BYTES 0
 #define I8_JOINS 0
 #define I8_REQUANTIZES 0
+#define I8_DIRECT 0
 #define I8_WIDENS (V_LEN == 8)
 #include "gemm/gemm_i8.inl"
 
@@ -65,6 +66,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_BYTES 1
 #define I8_JOINS (V_LEN == 8)
 #define I8_REQUANTIZES 0
+#define I8_DIRECT 0
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 #if V_LEN == 8
@@ -110,6 +112,7 @@ const i8_engine I8_WIDENED = {.a_bytes = sizeof(int16_t),
 #else
 #define I8_REQUANTIZES 0
 #endif
+#define I8_DIRECT 1
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 const i8_engine I8_VNNI = {.a_bytes = sizeof(uint8_t),
@@ -117,6 +120,7 @@ const i8_engine I8_VNNI = {.a_bytes = sizeof(uint8_t),
                            .put = i8_vnni_put,
                            .reads = i8_vnni_reads,
                            .block = i8_vnni_block,
+                           .direct = true,
                            .requantizes = true};
 
 #include "gemm/amx_i8.inl"

@@ -12,6 +12,7 @@
  *     I8_SHIFTED   whether int8 activations are stored as uint8, 128 larger
  *     I8_BYTES     whether activations are stored as they are, which must be 0 to 127
  *     I8_JOINS     whether joined_i8.inl computes many rows, and narrows their activations
+ *     I8_DIRECT    whether A may be in several runs
  *     I8_REQUANTIZES whether tiles may store bytes
  *     I8_WIDENS    whether weights that many rows read are widened once, into memory: for 8 lanes
  */
@@ -85,6 +86,22 @@ I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const 
         I8_EACH(more[l - 1][i][v] = vi_set1(0));
     const char *a = g->a;
     const int8_t *b = g->b + I8_LINE;
+#if I8_DIRECT
+    const char *at[I8_ROWS];
+    I8_UNROLL
+    for (int i = 0; i < rows; i++)
+        at[i] = g->rows ? g->rows[i] : a + i * g->a_row_bytes;
+    const int64_t runs = g->rows ? g->runs : 1, groups = g->groups / runs;
+    int64_t run = 0, k = 0;
+    (void)a;
+#define I8_ROW(i) (at[i] + k)
+#define I8_NEXT_ROW_GROUPS(n) (k += (n) * (int64_t)sizeof(I8_A))
+next_run:;
+#else
+    const int64_t groups = g->groups;
+#define I8_ROW(i) (a + i * g->a_row_bytes)
+#define I8_NEXT_ROW_GROUPS(n) (a += (n) * (int64_t)sizeof(I8_A))
+#endif
     int64_t group = 0;
 #define I8_STEP(to, l)                                                                             \
     {                                                                                              \
@@ -93,13 +110,13 @@ I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const 
             I8_LOAD(b + v / I8_PARTS * panel + (l) * I8_LINE, v % I8_PARTS);                       \
         I8_UNROLL for (int i = 0; i < rows; i++) {                                                 \
             I8_A x;                                                                                \
-            memcpy(&x, a + i * g->a_row_bytes + (l) * (int64_t)sizeof x, sizeof x);                \
+            memcpy(&x, I8_ROW(i) + (l) * (int64_t)sizeof x, sizeof x);                             \
             const vi spread = I8_SPREAD(x);                                                        \
             I8_UNROLL for (int v = 0; v < vectors; v++) to[i][v] =                                 \
                 I8_DOT(to[i][v], spread, weights[v]);                                              \
         }                                                                                          \
     }
-    for (; group + lines <= g->groups; group += lines) {
+    for (; group + lines <= groups; group += lines) {
         I8_STEP(sum, 0)
         I8_UNROLL
         for (int l = 1; l < lines; l++)
@@ -109,14 +126,22 @@ I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const 
             for (int l = 0; l < lines; l++)
                 __builtin_prefetch(b + l * I8_LINE + I8_FETCH, 0, 3);
         }
-        a += lines * (int64_t)sizeof(I8_A);
+        I8_NEXT_ROW_GROUPS(lines);
         b += lines * I8_LINE;
     }
-    for (; lines > 1 && group < g->groups; group++) {
+    for (; lines > 1 && group < groups; group++) {
         I8_STEP(sum, 0)
-        a += sizeof(I8_A);
+        I8_NEXT_ROW_GROUPS(1);
         b += I8_LINE;
     }
+#if I8_DIRECT
+    if (++run < runs) {
+        k = run * g->run_step;
+        goto next_run;
+    }
+#endif
+#undef I8_ROW
+#undef I8_NEXT_ROW_GROUPS
     I8_UNROLL
     for (int l = 1; l < lines; l++)
         I8_EACH(sum[i][v] = vi_add(sum[i][v], more[l - 1][i][v]));
@@ -198,7 +223,7 @@ static void I8_NAME(bytes)(const i8_block *block, int64_t m, int64_t panels) {
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             tile[rows - I8_ROWS + 1](&g);
-            g.a += rows * g.a_row_bytes;
+            i8_skip_rows(&g, rows);
             g.row += rows;
         }
     }
@@ -274,7 +299,7 @@ static void i8_wide_block(const i8_block *block, int64_t m, int64_t panels) {
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             i8_wide_tiles[rows](&g, wide);
-            g.a += rows * g.a_row_bytes;
+            i8_skip_rows(&g, rows);
             g.c += rows * g.ldc;
         }
     }
@@ -329,7 +354,7 @@ static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             tile[rows](&g);
-            g.a += rows * g.a_row_bytes;
+            i8_skip_rows(&g, rows);
             g.c += rows * g.ldc;
         }
     }
@@ -407,6 +432,7 @@ static bool I8_NAME(reads)(const void *from, int64_t row, int64_t rows, int64_t 
 #undef I8_SHIFTED
 #undef I8_BYTES
 #undef I8_JOINS
+#undef I8_DIRECT
 #undef I8_REQUANTIZES
 #undef I8_WIDENS
 #undef I8_DEFINE

@@ -111,7 +111,7 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
         to.out = out;
         to.out_row = out_cols;
         const int64_t rows = i64_ceil_div(i64_ceil_div(m, parts), engine->rows) * engine->rows;
-        for (int64_t r = 0, some; r < m; r += some, g.a += some * g.a_row_bytes) {
+        for (int64_t r = 0, some; r < m; r += some, i8_skip_rows(&g, some)) {
             some = m - r < rows + engine->rows ? m - r : rows; /* no part of less than a tile */
             g.rests = block->rests ? block->rests + r * i8_rest_items(g.groups) : NULL;
             g.b = block->b;
