@@ -121,7 +121,8 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
                 const int64_t cols = i64_min(I8_TILE_COLS, n - c);
                 const int64_t now = i64_ceil_div(cols, GEMM_NR);
                 g.ldc = now * GEMM_NR;
-                i8_fetch_block(p, call, row + r, some, col + c, out_cols);
+                if (!g.to)
+                    i8_fetch_block(p, call, row + r, some, col + c, out_cols);
                 g.col = c;
                 engine->block(&g, some, now);
                 if (!g.to)
