@@ -53,7 +53,7 @@ V_INLINE void requantize_tile(const program_requantization *to, vi (*sums)[8], i
             if (kind == REQUANTIZE_BYTES) {
                 const vi bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
                 const vi less = vi_sub(bytes, vi_set1(to->less_bytes));
-                x = v_fma(x, v_set1(1), v_mul(v_from_int(less), v_set1(to->byte_factor)));
+                x = v_add(x, v_mul(v_from_int(less), v_set1(to->byte_factor)));
             } else if (kind == REQUANTIZE_SUMS) {
                 const vf more = v_from_int(vi_load((const int32_t *)(const void *)p));
                 x = v_add(
