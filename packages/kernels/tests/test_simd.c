@@ -274,6 +274,16 @@ static void zips(void) {
     CHECK_ZIP(64)
 }
 
+static void maxima_of_bytes(void) {
+    uint8_t a[sizeof(vi)], b[sizeof(vi)], got[sizeof(vi)];
+    check_fill_bytes(a, sizeof a);
+    check_fill_bytes(b, sizeof b);
+    vi_store((int32_t *)(void *)got, vi_max_u8(vi_load((const int32_t *)(const void *)a),
+                                               vi_load((const int32_t *)(const void *)b)));
+    for (size_t i = 0; i < sizeof got; i++)
+        CHECK(got[i] == (a[i] > b[i] ? a[i] : b[i]), "vi_max_u8, byte %d", (int)i);
+}
+
 /* Bytes of parts from anywhere, in any order. */
 static void shuffles(void) {
     enum { PARTS = sizeof(vi) / 16 };
@@ -534,6 +544,7 @@ const check_case level_cases[] = {
     {"sums_of_four", sums_of_four},
     {"zips", zips},
     {"shuffles", shuffles},
+    {"maxima_of_bytes", maxima_of_bytes},
     {"packs", packs},
     {"lists", lists},
     {"dots", dots},

@@ -170,7 +170,26 @@ static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
 POOL_PLAIN(f64_plain, double, -INFINITY)
 POOL_PLAIN(i64_plain, int64_t, INT64_MIN)
 POOL_PLAIN(i32_plain, int32_t, INT32_MIN)
-POOL_PLAIN(u8_plain, uint8_t, 0)
+POOL_PLAIN(u8_few, uint8_t, 0)
+
+/* The same, by vectors of channels; the last one overlaps the one before it. */
+static void u8_plain(const struct pool_window *w, void *out, int64_t channels, void *scratch) {
+    if (channels < (int64_t)sizeof(vi)) {
+        u8_few(w, out, channels, scratch);
+        return;
+    }
+    for (int64_t from = 0; from < channels; from += sizeof(vi)) {
+        const int64_t c = i64_min(from, channels - (int64_t)sizeof(vi));
+        vi larger = vi_set1(0);
+        for (int64_t i = 0; i < w->taps[0]; i++)
+            for (int64_t j = 0; j < w->taps[1]; j++) {
+                const uint8_t *x = (const uint8_t *)w->x + i * w->steps[0] + j * w->steps[1] + c;
+                for (int64_t k = 0; k < w->taps[2]; k++, x += w->steps[2])
+                    larger = vi_max_u8(larger, vi_load((const int32_t *)(const void *)x));
+            }
+        vi_store((int32_t *)(void *)((uint8_t *)out + c), larger);
+    }
+}
 
 static taper_status plain_max_pool_prepare(const taper_call *call, taper_work *work) {
     const struct max_pool_attrs *attrs = call->attrs;

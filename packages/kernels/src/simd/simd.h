@@ -16,7 +16,7 @@
  * from p + at[i]; vi_zip_low_<bits> interleaves the elements of the lower 8 bytes of each part of a
  * and b, vi_zip_high_<bits> those of the upper 8. vi_shuffle_8 takes byte index[i] of a's part for
  * byte i of a part, and 0 where index[i] is VI_NO_BYTE. Each part of vi_pack_bytes has the lanes of
- * that part of a, then of b, c and d, each clamped to 0 to 255.
+ * that part of a, then of b, c and d, each clamped to 0 to 255. vi_max_u8 compares unsigned bytes.
  *
  * Elements of 16 bits: vi_widen_i8 loads 2 * V_LEN int8 as int16; vi_spread_64 repeats 8 bytes in
  * all of the vector; lane i of vi_madd_16 is the sum of the products of elements 2i and 2i + 1 of a

@@ -101,6 +101,7 @@ V_INLINE vi vi_shuffle_8(vi a, vi index) { return _mm256_shuffle_epi8(a, index);
 V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
     return _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
 }
+V_INLINE vi vi_max_u8(vi a, vi b) { return _mm256_max_epu8(a, b); }
 V_INLINE vi vi_zip_low_8(vi a, vi b) { return _mm256_unpacklo_epi8(a, b); }
 V_INLINE vi vi_zip_low_16(vi a, vi b) { return _mm256_unpacklo_epi16(a, b); }
 V_INLINE vi vi_zip_low_32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }

@@ -103,6 +103,9 @@ V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
     const int16x8_t high = vcombine_s16(vqmovn_s32(c), vqmovn_s32(d));
     return vreinterpretq_s32_u8(vcombine_u8(vqmovun_s16(low), vqmovun_s16(high)));
 }
+V_INLINE vi vi_max_u8(vi a, vi b) {
+    return vreinterpretq_s32_u8(vmaxq_u8(vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(b)));
+}
 V_INLINE vi vi_zip_low_8(vi a, vi b) {
     return vreinterpretq_s32_s8(vzip1q_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
 }

@@ -162,6 +162,15 @@ V_INLINE vi vi_shuffle_8(vi a, vi index) {
     memcpy(&a, to, sizeof a);
     return a;
 }
+V_INLINE vi vi_max_u8(vi a, vi b) {
+    uint8_t to[16], other[16];
+    memcpy(to, &a, sizeof to);
+    memcpy(other, &b, sizeof other);
+    for (int i = 0; i < 16; i++)
+        to[i] = to[i] > other[i] ? to[i] : other[i];
+    memcpy(&a, to, sizeof a);
+    return a;
+}
 V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
     const vi all[] = {a, b, c, d};
     uint8_t to[16];
