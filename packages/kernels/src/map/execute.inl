@@ -337,7 +337,8 @@ static bool program_requantizes(const taper_program *p, const taper_tensor *tens
         }
     }
     chain_requantization q;
-    if (!chain_requantizes(chain, in, &q) || q.is_signed || others != (q.term != 0))
+    if (!chain_requantizes(chain, in, &q) || q.is_signed || others != (q.term != 0) ||
+        !(chain->high >= 0 && chain->high <= UINT8_MAX))
         return false;
     const chain_operand *const sums = &in[product];
     const chain_operand *const scale = &sums[q.subtracts ? 2 : 1];
@@ -356,8 +357,7 @@ static bool program_requantizes(const taper_program *p, const taper_tensor *tens
     };
     /* Sums are below 2^31: each of three terms stays below 2^28. */
     const float bound = (float)(1 << 28) / fabsf(q.factor), factors = bound / 2147483648.0f;
-    if (!(q.factor > 0) || !(chain->high >= 0 && chain->high <= 255) ||
-        !are_below(to->factor, n, factors) || !are_below(to->term, n, bound))
+    if (!(q.factor > 0) || !are_below(to->factor, n, factors) || !are_below(to->term, n, bound))
         return false;
     if (q.term) {
         to->added = in[added].data;
@@ -369,10 +369,11 @@ static bool program_requantizes(const taper_program *p, const taper_tensor *tens
         return are_below(to->added_factor, n, factors) && are_below(to->added_term, n, bound);
     }
     if (q.term) {
+        if (!(fabsf(chain->less) < 1 << 20) || chain->less != nearbyintf(chain->less))
+            return false;
         to->less_bytes = (int32_t)chain->less;
         to->byte_factor = chain->factor;
-        return fabsf(chain->less) < 1 << 20 && (float)to->less_bytes == chain->less &&
-               fabsf(chain->factor) * (1 << 21) < bound;
+        return fabsf(chain->factor) * (1 << 21) < bound;
     }
     return true;
 #else

@@ -41,14 +41,16 @@ typedef struct program_requantization {
 V_INLINE void requantize_tile(const program_requantization *to, vi (*sums)[8], int64_t row,
                               int64_t col, const int rows, const int vectors, const int kind) {
     const int64_t step = kind == REQUANTIZE_SUMS ? sizeof(int32_t) : 1;
-    const char *const added = to->added + row * to->added_row + col * step;
+    const char *const added =
+        kind == REQUANTIZE_ALONE ? NULL : to->added + row * to->added_row + col * step;
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++) {
         const int64_t at = col + v * V_LEN;
         const vf factor = v_load(to->factor + at), term = v_load(to->term + at);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const char *const p = added + i * to->added_row + v * V_LEN * step;
+            const char *const p =
+                kind == REQUANTIZE_ALONE ? NULL : added + i * to->added_row + v * V_LEN * step;
             vf x = v_add(v_mul(v_from_int(sums[i][v]), factor), term);
             if (kind == REQUANTIZE_BYTES) {
                 const vi bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
