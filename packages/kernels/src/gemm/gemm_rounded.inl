@@ -16,10 +16,19 @@ enum {
     ROUNDED_UNIT = 32, /* the k of most runs: sums of u4 times int8 fit 16 bits */
     ROUNDED_STEP = 8,  /* runs are multiples of it: the k of a line of u4 */
     ROUNDED_LONGEST = 1 << 16, /* of runs: sums of products fit 32 bits */
-    /* Bytes from the line that is read to the one that is prefetched: for one row, and for more,
-     * whose instructions keep the CPU from looking so far ahead itself. */
+/* Bytes from the line that is read to the one that is prefetched: for few rows, and for more,
+ * whose instructions keep the CPU from looking so far ahead itself. */
+#if V_LEN == 16
+    ROUNDED_FETCHED = 4, /* up to so many rows are few */
+    ROUNDED_AHEAD = 512,
+    ROUNDED_AHEAD_ROWS = 8192,
+    ROUNDED_LEVEL = 2, /* into L2: fewer lines at once are on their way to L1 */
+#else
+    ROUNDED_FETCHED = 1,
     ROUNDED_AHEAD = 4096,
     ROUNDED_AHEAD_ROWS = 8192,
+    ROUNDED_LEVEL = 3,
+#endif
     ROUNDED_PAD = TAPER_ALIGNMENT, /* bytes after a row of A: of vectors that are not full */
     ROUNDED_L2 = 256 << 10,        /* bytes of panels that one tile of rows after the other reads */
     ROUNDED_COLS = 256, /* columns for which A is rounded at least, if there are so many */
@@ -273,6 +282,9 @@ V_INLINE void rounded_tile(const rounded_block *g, const int rows, const rounded
         for (int64_t first = 0; first < g->group; first += g->run, left -= g->run) {
             if (left == 0) {
                 left = g->head.rows;
+                /* Not all lines begin behind heads: without those of heads, some are not fetched.
+                 */
+                __builtin_prefetch(b + ahead, 0, ROUNDED_LEVEL);
 #pragma GCC unroll 4
                 for (int v = 0; v < GEMM_NV; v++) {
                     const char *const beside = b + GEMM_NR * size;
@@ -299,7 +311,7 @@ V_INLINE void rounded_tile(const rounded_block *g, const int rows, const rounded
 #pragma GCC unroll 4
                     for (int step = 0; step < steps; step++, b += step_bytes) {
                         for (int l = 0; l < step_bytes; l += I8_LINE)
-                            __builtin_prefetch(b + l + ahead, 0, 3);
+                            __builtin_prefetch(b + l + ahead, 0, ROUNDED_LEVEL);
                         rounded_step(in_pairs ? pairs : sum,
                                      in_pairs     ? pairs
                                      : alternates ? second
@@ -417,7 +429,7 @@ static void rounded_block_run(const rounded_block *block, int64_t m, int64_t n, 
     const int64_t tiles = i64_ceil_div(m, most), bytes = block->panel_bytes;
     const int64_t chunk = tiles == 1 ? n : i64_max(1, ROUNDED_L2 / bytes) * GEMM_NR;
     rounded_block g = *block;
-    g.ahead = m == 1 ? ROUNDED_AHEAD : ROUNDED_AHEAD_ROWS;
+    g.ahead = m <= ROUNDED_FETCHED ? ROUNDED_AHEAD : ROUNDED_AHEAD_ROWS;
     for (int64_t j = 0; j < n; j += chunk) {
         const int64_t end = i64_min(n, j + chunk);
         g.a = block->a;
