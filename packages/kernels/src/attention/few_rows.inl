@@ -8,7 +8,7 @@ enum {
     FEW_NV = 4, /* vectors of a row of values: 12 sums, 3 weights, 1 value */
     /* Bytes from what is read to what is prefetched into L2: the next pages, of which the CPU's own
      * prefetchers know nothing. */
-    FEW_AHEAD = 16384,
+    FEW_AHEAD = 8192,
     FEW_KEYS = 32, /* keys whose values are in L1 for all sums */
     LINE = 64,     /* bytes that are prefetched together */
 };
