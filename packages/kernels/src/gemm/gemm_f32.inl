@@ -16,9 +16,12 @@ enum {
     /* The same of tiles with so many sums, which need no more. Every tile adds code. */
     GEMM_MANY_SUMS = 12,
     GEMM_UNROLL_MANY = GEMM_UNROLL < 2 ? GEMM_UNROLL : 2,
-    GEMM_REACH = 3,       /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
-    GEMM_AHEAD = 3 << 8,  /* how many floats ahead narrow panels are prefetched: CPUs prefetch too
-                             little of so slow a stream, and 3 KB was the best of 1 to 8 KB */
+    GEMM_REACH = 3,      /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
+    GEMM_AHEAD = 3 << 8, /* how many floats ahead narrow panels are prefetched: CPUs prefetch too
+                            little of so slow a stream, and 3 KB was the best of 1 to 8 KB */
+    /* The same of tiles of few rows, whose stream is as fast as memory with 32 registers. */
+    GEMM_FAST_ROWS = V_LEN == 16 ? 3 : 0,
+    GEMM_AHEAD_FAST = 1 << 8,
     GEMM_CACHE_LINE = 16, /* in floats */
     GEMM_POINTERS = (GEMM_MAX_MR + GEMM_REACH - 1) / GEMM_REACH,
 };
@@ -184,12 +187,15 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
 
 /* Prefetches the part of its narrow panels that a tile reads some iterations later. */
 V_INLINE void gemm_fetch_ahead(const float *b, int64_t panel_stride, const int panels,
-                               const int unroll, const gemm_element of) {
+                               const int rows, const int unroll, const gemm_element of) {
 #pragma GCC unroll 16
     for (int p = 0; p < panels; p++)
 #pragma GCC unroll 16
         for (int i = 0; i < gemm_floats(of, unroll); i += GEMM_CACHE_LINE)
-            __builtin_prefetch(b + p * panel_stride + i + GEMM_AHEAD);
+            if (rows <= GEMM_FAST_ROWS)
+                __builtin_prefetch(b + p * panel_stride + i + GEMM_AHEAD_FAST, 0, 2);
+            else
+                __builtin_prefetch(b + p * panel_stride + i + GEMM_AHEAD);
 }
 
 V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
@@ -259,7 +265,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                 }
             }
             if (of != GEMM_F32 && !fetches)
-                gemm_fetch_ahead(b, panel_stride, panels, unroll, of);
+                gemm_fetch_ahead(b, panel_stride, panels, rows, unroll, of);
             gemm_advance(a, unroll, rows);
             b += gemm_floats(of, unroll);
         }
