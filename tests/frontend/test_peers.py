@@ -250,12 +250,23 @@ def test_every_reason_is_of_a_case_and_is_stale_where_none_is_slow():
 def test_a_slow_op_shows_unless_a_call_explains_it(monkeypatch):
     monkeypatch.setattr(ops, "REASONS", {})
     case = Case("ADD", "float32", drawn(torch.add, "float32", "float32"), ((8,),))
-    assert ops.measure(case, (8,), 0.001).ratio > 0
+    assert ops.judge(case, (8,), 0.001).ratio > 0
     assert ops.row_of(case, [ops.Timing(2e-6, 1e-6, False)]).endswith("| 0.50 | a call |")
     assert ops.row_of(case, [ops.Timing(2e-3, 1e-3, True)]).endswith("| 0.50* |  |")
     assert ops.Timing(2e-3, 1e-3, True).is_slow
     with pytest.raises(ValueError, match="expected the op, got"):
-        ops.measure(case._replace(op="MUL"), (8,), 0.001)
+        ops.judge(case._replace(op="MUL"), (8,), 0.001)
+
+
+@pytest.mark.parametrize(
+    ("ours", "ratio"), [([2e-3, 1e-3, 4e-3], 0.5), ([2e-3, 1e-3, 1e-3], 1), ([1e-3], 1)]
+)
+def test_the_median_of_three_times_judges_a_slow_op(monkeypatch, ours, ratio):
+    timings = iter(ours)
+    monkeypatch.setattr(ops, "measure", lambda *_: ops.Timing(next(timings), 1e-3, False))
+    case = Case("ADD", "float32", drawn(torch.add, "float32", "float32"), ((8,),))
+    assert ops.judge(case, (8,), 0.001).ratio == pytest.approx(ratio)
+    assert list(timings) == []
 
 
 @pytest.mark.parametrize(
