@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tools.peers.op_cases.case import Case
 
 SECONDS = 3e-4  # of a turn: enough for the clock
+AT_LEAST = 3  # runs of a turn: the first one finds the caches full of the other's arrays
 LEAST = 0.8  # of torch's time over ours, below which a case needs a reason
 LEAST_SECONDS = 0.01  # of the turns of a size
 CALL = 2e-6  # seconds that a run may take more than a call of torch, whatever it computes
@@ -77,7 +78,8 @@ class Called(nn.Module):
 def least_times(runs: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """Return the least CPU time of each function, in seconds; the functions take turns.
 
-    Each turn begins with another function: what runs after one that fills the cache is slower.
+    Each turn begins with another function, and runs each several times: what runs after one that
+    fills the cache is slower.
 
     Parameters
     ----------
@@ -97,10 +99,11 @@ def least_times(runs: Sequence[Callable[[], Any]], seconds: float) -> list[float
         for place in range(len(runs)):
             i = (turns + place) % len(runs)
             run, count = runs[i], counts[i]
-            begin = time.thread_time()
-            for _ in range(count):
-                run()
-            best[i] = min(best[i], (time.thread_time() - begin) / count)
+            for _ in range(AT_LEAST if count < AT_LEAST else 1):
+                begin = time.thread_time()
+                for _ in range(count):
+                    run()
+                best[i] = min(best[i], (time.thread_time() - begin) / count)
         turns += 1
     return best
 
