@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
+from tools.opinfo.doubts import is_nearer, is_rounded
 from tools.opinfo.judge import RIGHT, cases_of, judge
 
 
@@ -14,3 +15,10 @@ def test_samples_that_are_right_are_judged_so(name):
     assert cases
     verdicts = judge(cases, torch.float32)
     assert [verdict.verdict for verdict in verdicts] == [RIGHT] * len(cases), verdicts
+
+
+def test_a_result_of_another_shape_is_not_nearer():
+    """The data decide the shapes of some results, such as those of ``unique``."""
+    ours, theirs, exact = torch.zeros(2), torch.ones(2), torch.zeros(10)
+    assert not is_nearer([ours], [theirs], [exact])
+    assert not is_rounded([ours], [exact])
