@@ -22,3 +22,10 @@ def test_a_result_of_another_shape_is_not_nearer():
     ours, theirs, exact = torch.zeros(2), torch.ones(2), torch.zeros(10)
     assert not is_nearer([ours], [theirs], [exact])
     assert not is_rounded([ours], [exact])
+
+
+def test_numbers_among_the_results_shift_none_of_them():
+    """``item`` gives a number, which a plan would give beside the other calls' tensors."""
+    ops = [next(op for op in op_db if op.name == name) for name in ("item", "add")]
+    cases = [case for op in ops for case in cases_of(op, torch.int64, 4)]
+    assert [verdict[0] for verdict in judge(cases, torch.int64)] == [RIGHT] * len(cases)

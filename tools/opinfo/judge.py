@@ -114,9 +114,9 @@ class Calls(torch.nn.Module):
         self.calls = torch.nn.ModuleList(map(Call, cases))
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
-        """Give the results of the calls, in order."""
+        """Give the tensors among the results of the calls, in order; numbers are not compared."""
         given = iter(tensors)
-        return [call(*[next(given) for _ in call.tensors]) for call in self.calls]
+        return [_tensors(call(*[next(given) for _ in call.tensors])) for call in self.calls]
 
 
 def cases_of(op: OpInfo, dtype: torch.dtype, most: int | None = None) -> list[Case]:
