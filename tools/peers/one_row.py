@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +17,13 @@ import torch
 
 import taper_frontend
 import taper_runtime
-from taper_runtime.machine.measure import measure_limits
-from taper_runtime.native import _kernels
 from taper_runtime.reports.profile import profile_plan
+from tools.peers.bandwidth import bandwidth
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
+from tools.peers.turns import Timed, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from taper_runtime import Plan
 
 PAGE = ROOT / "docs" / "results" / "quantized-speed.md"
 HEADINGS = (
@@ -33,11 +32,10 @@ HEADINGS = (
 )
 HEAD = f"| {' | '.join(HEADINGS)} |\n{'| --- ' * len(HEADINGS)}|\n"
 LAYER = 4096  # rows and columns of a layer
-IN_L2 = (
-    512  # the same where the weights stay in the second cache; twice as many where they have 8 bits
-)
+#: The same where the weights stay in the second cache; twice as many where they have 8 bits.
+IN_L2 = 512
 BYTES = 200e6  # of weights that a run reads
-TURNS, RUNS = 12, 3
+SECONDS = 3.0  # of the turns of a row
 
 
 class Scheme(NamedTuple):
@@ -59,20 +57,6 @@ SCHEMES = (
 )
 
 
-class Chain(NamedTuple):
-    """A way to run a chain of products, and the bytes of weights that a run reads."""
-
-    run: Callable[[], object]
-    nbytes: int
-
-
-def bandwidth() -> float:
-    """Measure the bytes that one thread reads from memory in a nanosecond."""
-    (limits,) = measure_limits([_kernels.active_isa()], [1])
-    return limits.memory[-1].read
-
-
-@lru_cache(maxsize=1)
 def _plan_file(scheme: Scheme, size: int, layers: int, folder: Path) -> Path:
     torch.manual_seed(0)
     linears = [torch.nn.Linear(size, size, bias=False) for _ in range(layers)]
@@ -87,15 +71,18 @@ def _plan_file(scheme: Scheme, size: int, layers: int, folder: Path) -> Path:
     return path
 
 
-def open_chain(path: Path, size: int, weights_memory: str) -> Chain:
-    """Open a plan on one thread."""
+def _bytes(plan: Plan) -> int:
+    return sum(array.nbytes for array in plan.constants.values())
+
+
+def open_chain(path: Path, size: int, weights_memory: str) -> Timed:
+    """Open a plan on one thread, to be timed by CPU time."""
     options = taper_runtime.SessionOptions()
     options.intra_op_num_threads = 1
     options.weights_memory = weights_memory
     session = taper_runtime.InferenceSession(path, options)
     feed = {session.get_inputs()[0].name: np.ones((1, size), np.float32)}
-    nbytes = sum(array.nbytes for array in session.plan.constants.values())
-    return Chain(lambda: session.run(None, feed), nbytes)
+    return Timed(lambda: session.run(None, feed)[0], time.thread_time)
 
 
 def in_cache(path: Path, size: int) -> float:
@@ -103,38 +90,25 @@ def in_cache(path: Path, size: int) -> float:
     plan = taper_runtime.load(path)
     (name,) = plan.inputs
     profile = profile_plan(plan, {name: np.ones((1, size), np.float32)}, runs=4000, threads=1)
-    return sum(array.nbytes for array in plan.constants.values()) / sum(profile.ns)
-
-
-def least_ns(chain: Chain, runs: int) -> float:
-    """Return the least CPU time of some runs, after one, in nanoseconds."""
-    chain.run()
-    best = float("inf")
-    for _ in range(runs):
-        begin = time.thread_time_ns()
-        chain.run()
-        best = min(best, time.thread_time_ns() - begin)
-    return best
+    return _bytes(plan) / sum(profile.ns)
 
 
 def row_of(scheme: Scheme, folder: Path) -> str:
     """Return the row of the table."""
     layers = max(2, int(BYTES / (LAYER * LAYER * scheme.nbytes)))
     path = _plan_file(scheme, LAYER, layers, folder)
-    chains = [open_chain(path, LAYER, memory) for memory in ("mapped", "huge")]
-    best, rate = [float("inf")] * len(chains), bandwidth()
-    for turn in range(TURNS):
-        for i in (0, 1) if turn % 2 else (1, 0):
-            best[i] = min(best[i], least_ns(chains[i], RUNS))
-        if turn % 4 == 3:
-            rate = max(rate, bandwidth())
-    mapped, huge = (chain.nbytes / ns for chain, ns in zip(chains, best, strict=True))
+    nbytes = _bytes(taper_runtime.load(path))
+    chains = {memory: open_chain(path, LAYER, memory) for memory in ("mapped", "huge")}
+    rate = bandwidth(1)
+    times = take_turns(chains, SECONDS)
+    rate = max(rate, bandwidth(1))
+    mapped, huge = (nbytes / (1e9 * min(times[memory])) for memory in chains)
     size = 2 * IN_L2 if scheme.nbytes < 2 else IN_L2
     near = in_cache(_plan_file(scheme, size, 1, folder), size)
     cells = (
         scheme.weights,
         scheme.activations,
-        f"{chains[0].nbytes / 1e6:.0f}",
+        f"{nbytes / 1e6:.0f}",
         f"{mapped:.1f} GB/s",
         f"{huge:.1f} GB/s",
         f"{mapped / rate:.2f}, {huge / rate:.2f} of {rate:.1f}",

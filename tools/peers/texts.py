@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tools.peers import sentence_engines
+from tools.peers.bandwidth import bandwidth
 from tools.peers.bytecode import environment
 from tools.peers.gguf_model import Sizes, write_llama
 from tools.peers.page import PAGE, ROOT, command_line, describe_setting, write_section
@@ -158,15 +159,6 @@ def folder(size: str, source: Path) -> Path:
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
     return made
-
-
-def bandwidth(threads: int) -> float:
-    """Measure the bytes that so many threads read from memory in a nanosecond."""
-    from taper_runtime.machine.measure import measure_limits
-    from taper_runtime.native import _kernels
-
-    (limits,) = measure_limits([_kernels.active_isa()], [threads])
-    return limits.memory[-1].read
 
 
 def take_turns(rows: Sequence[Row], turns: int, threads: int) -> tuple[list[list[Times]], float]:

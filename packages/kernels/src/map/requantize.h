@@ -19,8 +19,7 @@ enum { REQUANTIZE_ALONE, REQUANTIZE_BYTES, REQUANTIZE_SUMS, REQUANTIZE_KINDS };
 /* Of a block of an output of bytes. Pointers are to its first column, and to its first row. */
 typedef struct program_requantization {
     int kind;
-    const int32_t
-        *less; /* [columns], which the sums begin with, negated; NULL: they begin with 0 */
+    const int32_t *less;        /* [columns]: negated, what the sums begin with; NULL: with 0 */
     const float *factor, *term; /* [columns] */
     const char *added;          /* uint8 or int32 */
     int64_t added_row;          /* bytes from row to row */
